@@ -1,5 +1,4 @@
-"""The command line: read the words, run one command of `text2grad.commands`, leave with its exit
-code.
+"""The command line: parse the arguments, run a command of `text2grad.commands`, and exit.
 
 Progress and summaries are text on stderr; with `--json` the last line of stdout is the summary as
 one JSON object.
@@ -33,11 +32,10 @@ def start(
 ) -> None:
     """Train a language model from written feedback.
 
-    A critique says in words what is good and what is poor in an answer. text2grad ties it to the
-    exact words it talks about, turns those into a reward for each token, and trains the model on
-    them.
+    A critique describes what is good and poor in an answer. text2grad finds the exact words that it
+    refers to, turns them into a reward for each token, and trains the model on the rewards.
 
-    First steps, which need no GPU, API key or download: text2grad doctor, then text2grad demo.
+    To start, run text2grad doctor and then text2grad demo; they need no GPU, API key or download.
     """
     if version:
         typer.echo(f"text2grad {metadata.version('text2grad')}")
@@ -46,10 +44,13 @@ def start(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The program `text2grad`; always leaves through SystemExit.
+    """Run the program `text2grad` and exit.
 
-    A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a
-    bug keeps its traceback.
+    A user error prints one line on stderr and sets its exit code (2: usage). An interruption exits
+    with 130. A bug keeps its traceback.
+
+    Raises:
+        SystemExit: always, except after a bug.
     """
     atexit.register(_skip_last_collection)
     try:
@@ -66,18 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _skip_last_collection() -> None:
-    """Leave the objects of torch to the end of the process: a last look at all of them takes more
-    than a second.
+    """Skip the garbage collection at exit, which takes over a second with torch's objects.
 
-    Triton, which builds of torch for GPUs load, would report what is left as leaked, in 30 lines on
-    stderr.
+    Not with triton, which GPU builds of torch load: it reports uncollected objects as leaks, in 30
+    lines on stderr.
     """
     if "triton" not in sys.modules:
         gc.freeze()
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Parse the words into a command and run it; the exit code."""
+    """Parse the arguments, run the command and return its exit code."""
     words, overrides = split_overrides(arguments)
     if words and is_import_path(words[0]):
         _register(words[0])
@@ -89,7 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _register(name: str) -> None:
-    """Add a command of the user's own, a subclass of `Stage` written as `module:Class`.
+    """Register a user's command, a subclass of `Stage` named as `module:Class`.
 
     Raises:
         UserError: there is no such class, or it is not a command.
@@ -101,25 +101,26 @@ def _register(name: str) -> None:
 
 
 def _refuse_unknown_options(words: Sequence[str], overrides: Sequence[str] = ()) -> None:
-    """Refuse an unknown option with the nearest option or setting, and settings of a command that
-    has none.
+    """Refuse unknown options, and settings for a command that has none.
 
     Raises:
-        UsageError: the first of them.
+        UsageError: there is one; suggests the closest option or setting.
     """
     group: Any = typer.main.get_command(app)
-    named = next((word for word in words if not word.startswith("-")), "")
-    if named and named not in group.commands:
-        return  # no such command: the parser names the nearest
-    command = group.commands.get(named, group)
-    if overrides and named and not command.epilog:
-        raise UsageError(f"{named} takes no settings, got {overrides[0]}", f"text2grad {named} --help")
+    command_name = next((word for word in words if not word.startswith("-")), "")
+    if command_name and command_name not in group.commands:
+        return  # the parser reports an unknown command
+    command = group.commands.get(command_name, group)
+    if overrides and command_name and not command.epilog:
+        raise UsageError(
+            f"{command_name} takes no settings, got {overrides[0]}", f"text2grad {command_name} --help"
+        )
     parameters = [*group.params, *command.params]
-    known = {"-h", "--help"}.union(*(each.opts + each.secondary_opts for each in parameters))
+    options = {"-h", "--help"}.union(*(parameter.opts + parameter.secondary_opts for parameter in parameters))
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
+        if name.startswith("--") and name not in options:
+            raise UsageError(f"unknown option {name}", nearest_option(name, sorted(options)))
 
 
 if __name__ == "__main__":

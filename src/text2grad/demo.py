@@ -1,10 +1,10 @@
-"""The main job in one command: text2grad and scalar PPO on a small task, a table and a report.
+"""Compare text2grad with scalar PPO on a small task, and write a table and a report.
 
-The demo runs the commands of text2grad as a user would: `sft`, `annotate` and `train-reward` one
-after the other, then the PPO runs and `evaluate`, two at a time with one thread each. All PPO runs
-have the same prompts, rollouts, optimizer steps and critic. The recipe `scalar` pays the verdict
-alone; its discount and KL coefficient had as many tuning tries as text2grad on other seeds
-(lab/book). A pretrained model is also compared with GRPO and with itself before any training.
+The demo runs the commands of text2grad as a user would: first `sft`, `annotate` and `train-reward`,
+then the PPO runs and `evaluate`, two at a time with one thread each. All PPO runs share prompts,
+rollouts, optimizer steps and critic. The recipe `scalar` rewards only the verdict; its discount and
+KL coefficient were tuned with as many trials as text2grad, on other seeds (lab/book). A pretrained
+model is also compared with GRPO and with its state before training.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from text2grad.stages.run_folder import (
 SHOWN = 3
 """Samples shown of the first and of the last step."""
 AT_ONCE = 2
-"""Runs side by side, one thread each."""
+"""Number of parallel commands, one thread each."""
 OURS, BASE = "text2grad", "base"
 RECIPES = {OURS: "", "grpo": "grpo", "scalar_ppo": "scalar"}
-"""Recipe of each PPO run. The longest run comes first: its reward model writes critiques."""
-TITLES = {BASE: "as it came", "sft": "SFT", "scalar_ppo": "scalar PPO", "grpo": "GRPO", OURS: OURS}
+"""The recipe of each PPO run; the longest run, whose reward model writes critiques, comes first."""
+TITLES = {BASE: "base model", "sft": "SFT", "scalar_ppo": "scalar PPO", "grpo": "GRPO", OURS: OURS}
 METRICS = {
     "pass": "held-out pass@1",
     "rouge_l": "held-out ROUGE-L",
@@ -58,8 +58,7 @@ RATES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unma
 
 
 class Command(NamedTuple):
-    """A command of the demo: its words and its configuration, written to
-    `<run.folder>/demo/<name>.yaml`."""
+    """A command of the demo; its configuration is saved as `<run.folder>/demo/<name>.yaml`."""
 
     name: str
     words: Sequence[str]
@@ -67,17 +66,17 @@ class Command(NamedTuple):
 
 
 def run_demo(config: Config) -> dict[str, Any]:
-    """Run the main job, show the result and return the figures.
+    """Run the demo, show the results and return them.
 
     Raises:
-        UserError: the task cannot be measured by tests or references, or a command failed.
+        UserError: the task has no measure, or a command failed.
     """
     measure = measure_of(config)
     folder, started = config.run.folder, time.perf_counter()
     config = with_values(config, {"task.seed": config.run.seed, "ppo.max_kl": None, "ppo.max_failed": 1.0})
     peaks = [_run(command) for command in preparation(config)]
     peaks.append(_run_side_by_side(training(config)))
-    here = psutil.Process().memory_info().rss / 2**20
+    process_mb = psutil.Process().memory_info().rss / 2**20
     figures = {name: _scores(config, name, measure) for name in policy_names(config)}
     report = folder / "evaluation" / "reward_model.json"
     rates = json.loads(report.read_bytes()) if config.critic.kind == "reward_model" else {}
@@ -88,21 +87,21 @@ def run_demo(config: Config) -> dict[str, Any]:
     show_table(console, results_table(title_of(measure), {TITLES[name]: row for name, row in figures.items()}))
     quality = describe_reward_model(rates) if rates else []
     console.print(*quality, f"report: {page}", sep="\n", soft_wrap=True, highlight=False)
-    costs = {"seconds": seconds, "peak_rss_mb": round(here + max(peaks), 1)}
+    costs = {"seconds": seconds, "peak_rss_mb": round(process_mb + max(peaks), 1)}
     if rates:
         figures["reward_model"] = {name: rates[name] for name in RATES}
     return {**figures, **costs}
 
 
 def policy_names(config: Config) -> list[str]:
-    """Names of the measured policies in the order of the table."""
+    """Return the names of the measured policies in the order of the table."""
     if config.policy.model == TINY:
         return ["sft", "scalar_ppo", OURS]
     return [BASE, "sft", "scalar_ppo", "grpo", OURS]
 
 
 def preparation(config: Config) -> list[Command]:
-    """The commands that make what all policies share, in order, on as many threads as are set."""
+    """Return the commands for what all policies share, in order, with the configured threads."""
     sft = Command("sft", ("sft", "--restart"), config)
     if config.critic.kind != "reward_model":
         return [sft]
@@ -114,8 +113,7 @@ def preparation(config: Config) -> list[Command]:
 
 
 def training(config: Config) -> list[list[Command]]:
-    """For each policy the commands that train and measure it, with one thread; the longest comes
-    first."""
+    """Return the commands that train and measure each policy with one thread, the longest first."""
     config = with_values(config, {"run.threads": 1})
     names = policy_names(config)
     chains: dict[str, list[Command]] = {}
@@ -130,10 +128,10 @@ def training(config: Config) -> list[list[Command]]:
 
 
 def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:
-    """Run chains of commands, `AT_ONCE` at a time; returns an upper bound on their memory in MB.
+    """Run chains of commands, `AT_ONCE` at a time, and return an upper bound of their memory in MB.
 
     Raises:
-        UserError: a command failed; commands that have not started by then never start.
+        UserError: a command failed; no other command is started then.
     """
     failed = Event()
 
@@ -155,10 +153,10 @@ def _run_side_by_side(chains: Iterable[Sequence[Command]]) -> float:
 
 
 def _run(command: Command) -> float:
-    """Run a command on this terminal; returns its peak memory in MB.
+    """Run a command on this terminal and return its peak memory in MB.
 
     Raises:
-        UserError: it failed. A critic that failed on some records is no failure of the command.
+        UserError: it failed, other than on some records.
     """
     folder, started = command.config.run.folder, time.perf_counter()
     settings = folder / "demo" / f"{command.name.replace(' ', '_')}.yaml"
@@ -167,16 +165,22 @@ def _run(command: Command) -> float:
     code, peak = run_command([*program, *command.words, "--config", str(settings), "--json"])
     if code not in (0, EXIT_SOME_RECORDS_FAILED):
         raise UserError(f"{folder.name}: {command.name} failed", "see the error above")
-    lost = "; some records failed, see the lines above" if code else ""
+    warning = "; some records failed, see the lines above" if code else ""
     seconds = time.perf_counter() - started
-    print(f"{folder.name}: {command.name} ({seconds:.0f} s{lost})", file=sys.stderr, flush=True)
+    print(f"{folder.name}: {command.name} ({seconds:.0f} s{warning})", file=sys.stderr, flush=True)
     return peak
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command in a folder; its output goes to `log`, or its messages to this terminal.
+    """Run a command in a folder.
 
-    Returns its exit code and its peak memory in MB, without its last quarter of a second.
+    Args:
+        command: the program and its arguments.
+        log: a file for stdout and stderr; None: stderr goes to this terminal, stdout nowhere.
+        folder: the working directory.
+
+    Returns:
+        The exit code, and the peak memory in MB, sampled every quarter of a second.
     """
     peak = 0.0
     with (
@@ -191,9 +195,9 @@ def run_command(command: Sequence[str], log: Path | None = None, folder: Path | 
 
 
 def peak_mb(pid: int) -> float:
-    """Peak memory of a process in MB; 0 if the system does not report it or the process has ended.
+    """Return the peak memory of a process in MB, or 0 if it has ended or /proc has no such line.
 
-    `ru_maxrss` would be wrong: it starts at the memory of the parent when it forked.
+    `ru_maxrss` is not used because it starts at the memory of the forking parent.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
@@ -204,10 +208,9 @@ def peak_mb(pid: int) -> float:
 
 
 def measure_of(config: Config, requested: str | None = None) -> str:
-    """The measure that policies are compared by.
+    """Return the measure for comparing policies.
 
-    It is the requested one, else pass@1, ROUGE-L, or the first measure of the task's reference
-    answers.
+    By default it is pass@1, ROUGE-L, or the first measure of the task's reference answers.
 
     Raises:
         UserError: no held-out problem has a measure.
@@ -220,8 +223,8 @@ def measure_of(config: Config, requested: str | None = None) -> str:
     else:
         measures = mean_scores([{"scores": task.scores(example, example.reference)} for example in heldout])
     if not measures:
-        cure = "give its scores() a measure; text2grad sft, annotate, train-reward and train run any task"
-        raise UserError(f"task {config.task.name!r} measures nothing: no tests, no references, no scores", cure)
+        cure = "return a measure from its scores(); sft, annotate, train-reward and train run without one"
+        raise UserError(f"task {config.task.name!r} has no tests, references or scores to measure", cure)
     if requested is not None and requested not in measures:
         cure = f"--measure {' or '.join(measures)}"
         raise UsageError(f"task {config.task.name!r} has no measure {requested!r}", cure)
@@ -229,21 +232,21 @@ def measure_of(config: Config, requested: str | None = None) -> str:
 
 
 def title_of(measure: str) -> str:
-    """The title of a measure in a table."""
+    """Return the title of a measure in a table."""
     return METRICS.get(measure, f"held-out {measure}")
 
 
 def _scores(config: Config, name: str, measure: str) -> dict[str, float]:
-    """The greedy and sampled measure of a policy.
+    """Return the greedy and the sampled result of a policy.
 
     Raises:
         UserError: none of its answers has the measure.
     """
     policy = Path(config.policy.model).name if name == BASE else name
-    figures = RunFolder.of(config).read_results(policy)
-    scores = {way: figures.get(f"{way}_{measure}") for way in WAYS}
+    results = RunFolder.of(config).read_results(policy)
+    scores = {way: results.get(f"{way}_{measure}") for way in WAYS}
     if None in scores.values():
-        cure = "return it for every answer from the task's scores()"
+        cure = "return it from the task's scores() for every answer"
         raise UserError(f"no answer of {name} has the measure {measure!r}", cure)
     return {way: float(score) for way, score in scores.items() if score is not None}
 

@@ -1,12 +1,11 @@
-"""Muon, the optimizer of the demo's supervised training (Jordan et al. 2024); AdamW for what is not
-a matrix.
+"""Muon (Jordan et al. 2024) for matrices and AdamW for other weights, used for the demo's SFT.
 
-Every update of a weight matrix is momentum made orthogonal: all directions learn at the same speed,
-also those in which gradients are rare, so a model made from scratch needs fewer steps.
-`torch.optim.Muon` makes the same updates but iterates in bfloat16, which differs by 1 % and which
-CPUs without such instructions emulate (3.7 instead of 0.3 seconds a step of the tiny model). Here
-the iteration is in float32 on a CPU, equal shapes share one product, and one optimizer with one
-learning rate serves the whole model.
+Muon orthogonalises the momentum of a weight matrix. All directions then learn at the same speed,
+also those with rare gradients, so a model trained from scratch needs fewer steps. The updates equal
+those of `torch.optim.Muon`, which iterates in bfloat16: that differs by 1 %, and CPUs without
+bfloat16 instructions emulate it (3.7 instead of 0.3 seconds per step of the tiny model). Here the
+iteration is in float32 on a CPU, matrices of the same shape share a product, and one optimizer with
+one learning rate serves the whole model.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ MOMENTUM = 0.95
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 RMS = 0.2
-"""Root mean square of an AdamW update in practice; Muon's are scaled to it (Liu et al. 2025), so
-that one learning rate serves both."""
+"""The usual root mean square of an AdamW update, which Muon's updates are scaled to.
+
+One learning rate then serves both (Liu et al. 2025).
+"""
 
 
 class Muon(torch.optim.Optimizer):
-    """One optimizer for a whole model: `matrices` (each 2-d) by Muon, `others` by AdamW, at one
-    learning rate."""
+    """An optimizer that updates `matrices` (2-d) with Muon and `others` with AdamW."""
 
     def __init__(
         self, matrices: Iterable[nn.Parameter], others: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0
@@ -40,16 +40,16 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             for parameter in trained:
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            (self._matrices if group["by"] == "muon" else self._others)(trained, group["lr"])
+            (self._step_muon if group["by"] == "muon" else self._step_adamw)(trained, group["lr"])
         return loss
 
-    def _matrices(self, parameters: Sequence[nn.Parameter], lr: float) -> None:
+    def _step_muon(self, parameters: Sequence[nn.Parameter], lr: float) -> None:
         by_shape: dict[Any, list[tuple[nn.Parameter, Tensor]]] = defaultdict(list)
         for parameter in parameters:
             assert parameter.grad is not None
@@ -59,11 +59,11 @@ class Muon(torch.optim.Optimizer):
             by_shape[parameter.shape, parameter.dtype].append((parameter, update))
         for (shape, _), pairs in by_shape.items():
             scale = RMS * max(shape) ** 0.5  # an orthogonal (A, B) has a root mean square of 1 / sqrt(max(A, B))
-            updates = orthogonalised(torch.stack([update for _, update in pairs]))
+            updates = orthogonalise(torch.stack([update for _, update in pairs]))
             for (parameter, _), update in zip(pairs, updates, strict=True):
                 parameter.add_(update, alpha=-lr * scale)
 
-    def _others(self, parameters: Sequence[nn.Parameter], lr: float) -> None:
+    def _step_adamw(self, parameters: Sequence[nn.Parameter], lr: float) -> None:
         for parameter in parameters:
             assert parameter.grad is not None
             first, second = self._state(parameter, "first"), self._state(parameter, "second")
@@ -77,15 +77,15 @@ class Muon(torch.optim.Optimizer):
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter)
-        held: Tensor = state[name]
-        return held
+        average: Tensor = state[name]
+        return average
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """(N, A, B) -> (N, A, B): the same singular vectors, singular values near 1 (between about 0.7
-    and 1.2).
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Replace the singular values of matrices (N, A, B) by values near 1 (about 0.7 to 1.2).
 
-    Newton-Schulz iteration of the quintic of Jordan et al.; float32 on a CPU, bfloat16 elsewhere.
+    Uses the quintic Newton-Schulz iteration of Jordan et al., in float32 on a CPU and in bfloat16
+    elsewhere.
     """
     a, b, c = COEFFICIENTS
     dtype = torch.float32 if matrices.device.type == "cpu" else torch.bfloat16
@@ -96,16 +96,21 @@ def orthogonalised(matrices: Tensor) -> Tensor:
         gram = x @ x.transpose(1, 2)  # (N, a, a), a the shorter side
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
-    found: Tensor = x.transpose(1, 2) if tall else x
-    return found.to(matrices.dtype)
+    orthogonal: Tensor = x.transpose(1, 2) if tall else x
+    return orthogonal.to(matrices.dtype)
 
 
 def muon(model: Any, lr: float, weight_decay: float) -> Muon:
-    """Return Muon for the matrices in a model's layers; AdamW for embeddings, head, norms and
-    biases."""
+    """Return an optimizer with Muon for the matrices in a model's layers and AdamW for the others.
+
+    Embeddings and head, although matrices, are among the others.
+    """
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
-    apart = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in apart]
-    chosen = {id(parameter) for parameter in matrices}
-    return Muon(matrices, [parameter for parameter in trained if id(parameter) not in chosen], lr, weight_decay)
+    excluded = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            is_matrix = parameter.ndim == 2 and id(parameter) not in excluded
+            (matrices if is_matrix else others).append(parameter)
+    return Muon(matrices, others, lr, weight_decay)

@@ -39,7 +39,7 @@ def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFix
     policies = ("base", "sft", "scalar_ppo", "grpo", "text2grad")
     assert set(figures) == {*policies, "reward_model", "seconds", "peak_rss_mb"}
     assert all(0 <= figures[name][way] <= 1 for name in policies for way in ("greedy", "sampled"))
-    assert all(title in err for title in ("held-out ROUGE-L", "as it came", "scalar PPO", "GRPO", "text2grad"))
+    assert all(title in err for title in ("held-out ROUGE-L", "base model", "scalar PPO", "GRPO", "text2grad"))
     for policy in (run / "sft" / "policy", run / "reward_model" / "policy", run / "ppo" / "grpo" / "policy"):
         assert (policy / "adapter_model.safetensors").is_file() and not (policy / "model.safetensors").exists()
     for name in ("scalar_ppo", "grpo"):
@@ -68,4 +68,4 @@ def test_a_task_without_tests_or_references_is_not_measured(
         words = ["--task.name", "qa", "--task.data", str(data), "--task.heldout_share", "0.9"]
         main(["demo", *words, "--run.folder", str(tmp_path / "run")])
     assert left.value.code == 1 and not (tmp_path / "run").exists()
-    assert "measures nothing: no tests, no references" in capfd.readouterr().err
+    assert "has no tests, references or scores" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from text2grad.demo_muon import Muon, muon, orthogonalised
+from text2grad.demo_muon import Muon, muon, orthogonalise
 
 
 def made(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -19,7 +19,7 @@ def made(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 48, 16), (2, 16, 48)])
 def test_an_update_keeps_its_singular_vectors_and_loses_its_singular_values(shape: tuple[int, ...]) -> None:
     given = made(*shape)
-    found = orthogonalised(given)
+    found = orthogonalise(given)
     values = torch.linalg.svdvals(found)
     assert float(values.min()) > 0.6 and float(values.max()) < 1.3
     left, _, right = torch.linalg.svd(given, full_matrices=False)

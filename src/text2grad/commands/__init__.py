@@ -1,6 +1,5 @@
-"""The commands of `text2grad`, a class each: its options are fields, its help is the docstring.
+"""The commands of `text2grad`: one class each, with options as fields and help as the docstring.
 
-A command is declared once, by `@command(name)` over a `Stage`; the parser, the page docs/cli.md and
-the program are made from these classes. Nothing heavy is imported before a command has been chosen,
-so that `--help` is quick.
+`@command(name)` on a `Stage` declares a command; the parser and docs/cli.md are generated from
+these classes. Heavy modules are imported only when a command runs, so that `--help` is fast.
 """

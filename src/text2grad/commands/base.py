@@ -1,4 +1,4 @@
-"""The parts of a command: options as fields, the configuration it needs, the work it does."""
+"""Base classes of the commands: options as fields, the configuration, and the work to do."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="text2grad",
     add_completion=False,
-    rich_markup_mode=None,  # plain help: quick, and the same on every terminal
-    pretty_exceptions_enable=False,  # a rich traceback prints local variables, keys among them
+    rich_markup_mode=None,  # plain help is fast and the same on every terminal
+    pretty_exceptions_enable=False,  # a rich traceback prints local variables, which include keys
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-SETTINGS_HELP = "Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
+SETTINGS_HELP = "Override any setting with --section.key VALUE, for example --ppo.lr 1e-5."
 DEMO = ["demo"]
 UNSET: list[str] = []
 
 
 def option(spec: str, help: str | None, default: Any = None, **limits: Any) -> Any:
-    """A field that is an option. `spec` is what the help shows: its names, then the name of its
-    value if any."""
+    """Declare a field as an option.
+
+    `spec` is what the help shows: the names of the option, then the name of its value, if any.
+    """
     words = spec.split()
     names = list(takewhile(lambda word: word.startswith("-"), words))
     return typer.Option(default, *names, metavar=" ".join(words[len(names) :]) or None, help=help, **limits)
 
 
 def argument(name: str, help: str, default: Any = ...) -> Any:
-    """A field of a command that is an argument; required unless it has a default."""
+    """Declare a field as an argument, required unless it has a default."""
     return typer.Argument(default, metavar=name, help=help)
 
 
 class Work(NamedTuple):
-    """What a command does once its options are read, and how its summary is shown if not as a
-    list."""
+    """The function that a command runs, and the one that prints its summary if not as a list."""
 
     run: Run
     show: Show | None = None
@@ -52,70 +53,70 @@ class Work(NamedTuple):
 
 @dataclass(kw_only=True)
 class Stage:
-    """A command. What several share are keyword-only fields, which the help shows after a command's
-    own."""
+    """A command; shared options are keyword-only fields, so that the help lists them last."""
 
     as_json: bool = option("--json", "Print the summary as one JSON object, the last line of stdout.", False)
 
     def work(self) -> Work:
-        """Refuse options that contradict each other, and return the work.
+        """Check the options and return the work.
 
         Raises:
-            UsageError: they do, or the settings are wrong.
+            UsageError: options contradict each other, or a setting is invalid.
         """
         raise NotImplementedError
 
     def run(self) -> int:
-        """Do the work and print its summary; the exit code."""
+        """Do the work, print its summary and return the exit code."""
         return run_stage(*self.work(), as_json=self.as_json)
 
 
-CONFIG = ("--config NAME|FILE", "A preset's name or a YAML file; a second one overrides the first.")
+CONFIG = ("--config NAME|FILE", "A preset or a YAML file; repeat it to override earlier ones.")
 
 
 @dataclass(kw_only=True)
 class ConfiguredCommand:
-    """A command with settings; `overrides` are those given on the command line."""
+    """A command with settings; `overrides` are the settings on the command line."""
 
     overrides: Sequence[str] = field(default=(), init=False)
     config: list[str] = option(*CONFIG, UNSET)  # noqa: RUF009
 
     def configuration(self, names: Sequence[str] = (), under: Sequence[str] = ()) -> Config:
-        """The named presets and files (those of --config if none are given), then the settings
-        given.
+        """Load presets and files (by default those of --config) and apply the overrides.
 
-        `under`: settings that those override.
+        `under` are settings with a lower priority than the overrides.
+
+        Raises:
+            UsageError: the first name is a recipe.
         """
         from text2grad.config import find_config, is_recipe, load_config
 
-        chosen = list(names or self.config)
-        if chosen and is_recipe(chosen[0]):
-            cure = f"lay it over one: --config mine.yaml --config {chosen[0]}"
-            raise UsageError(f"{chosen[0]} is a recipe and not a whole configuration", cure)
-        return load_config([find_config(name) for name in chosen], [*under, *self.overrides])
+        names = list(names or self.config)
+        if names and is_recipe(names[0]):
+            cure = f"add it to a configuration: --config mine.yaml --config {names[0]}"
+            raise UsageError(f"{names[0]} is a recipe, not a complete configuration", cure)
+        return load_config([find_config(name) for name in names], [*under, *self.overrides])
 
 
 @dataclass(kw_only=True)
 class ConfiguredAsDemo(ConfiguredCommand):
-    """A command whose settings are the demo's unless --config names others."""
+    """A command that uses the settings of the demo unless --config names others."""
 
     config: list[str] = option(*CONFIG, DEMO)  # noqa: RUF009
 
 
 @dataclass(kw_only=True)
 class ConfiguredAsRun(ConfiguredCommand):
-    """A command whose settings are those of the run in `run.folder` unless --config names
-    others."""
+    """A command that uses the settings of the run in `run.folder` unless --config names others."""
 
     trust: bool = option(
-        "--trust", "Use the servers and import the modules that a run of somebody else names.", False
+        "--trust", "Trust a run made by someone else: use its servers and import its modules.", False
     )
 
     def configuration(self, names: Sequence[str] = (), under: Sequence[str] = ()) -> Config:
-        """The named configuration, else that of the run, else the demo's.
+        """Load the named configuration, else the one of the run, else the demo's.
 
         Raises:
-            UserError: that of the run is not this user's, and names a server or a module.
+            UserError: the run's configuration is not this user's and names a server or a module.
         """
         from text2grad.config.trust import refuse_foreign_names
 
@@ -127,14 +128,13 @@ class ConfiguredAsRun(ConfiguredCommand):
     def untrusted_configuration(
         self, names: Sequence[str] = (), under: Sequence[str] = ()
     ) -> tuple[Config, Path | None]:
-        """The configuration, with the run's file if it was read from there; nothing is refused
-        yet."""
+        """Load the configuration without a trust check; also return the run file it came from."""
         from text2grad.config import load_config
 
-        chosen = super().configuration(names or self.config or DEMO, under)
-        recorded = chosen.run.folder / "config.yaml"
+        config = super().configuration(names or self.config or DEMO, under)
+        recorded = config.run.folder / "config.yaml"
         if self.config or not recorded.is_file():
-            return chosen, None
+            return config, None
         return load_config(recorded, self.overrides), recorded
 
 
@@ -146,13 +146,13 @@ class Resumable:
     force: bool = option("--force", "Resume an unfinished run even if settings or inputs have changed.", False)
 
     def mode(self) -> ResumeMode:
-        """How to treat an unfinished run.
+        """Return the resume mode that the options select.
 
         Raises:
             UsageError: both options are given.
         """
         if self.restart and self.force:
-            raise UsageError("--restart and --force contradict each other", "take one of them")
+            raise UsageError("--restart and --force contradict each other", "use only one of them")
         return "restart" if self.restart else "force" if self.force else "auto"
 
 
@@ -160,7 +160,7 @@ S = TypeVar("S", bound=Stage)
 
 
 def command(name: str) -> Callable[[type[S]], type[S]]:
-    """Register a class as the command `name`: its fields become options, its docstring the help."""
+    """Register a class as a command: its fields become options, its docstring the help."""
 
     def register(stage: type[S]) -> type[S]:
         app.command(name, epilog=SETTINGS_HELP if issubclass(stage, ConfiguredCommand) else None)(dataclass(stage))

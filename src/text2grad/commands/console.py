@@ -1,5 +1,4 @@
-"""Around every command: settings on the command line, the summary on the terminal, the exit
-code."""
+"""Handle what commands share: settings on the command line, printed summaries, exit codes."""
 
 from __future__ import annotations
 
@@ -21,42 +20,41 @@ if TYPE_CHECKING:
     from text2grad.config import Config
 
 Run = Callable[[], Summary | Mapping[str, Any] | int]
-"""A stage: returns its summary, or its exit code if it has printed its results itself."""
+"""A stage: returns its summary, or its exit code if it has already printed its results."""
 Show = Callable[[Mapping[str, Any]], None]
 MOST_LINES = 20
-"""Lines of a list that a summary shows."""
+"""Maximum lines of a list in a summary."""
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate `--section.key VALUE` (and `--section.key=VALUE`) from the words of the command."""
+    """Separate `--section.key VALUE` and `--section.key=VALUE` from the other words."""
     words: list[str] = []
     overrides: list[str] = []
-    waiting = list(arguments)
-    while waiting and waiting[0] != "--":
-        word = waiting.pop(0)
+    remaining = list(arguments)
+    while remaining and remaining[0] != "--":
+        word = remaining.pop(0)
         name, equals, _ = word.partition("=")
         if not (name.startswith("--") and "." in name):
             words.append(word)
             continue
         overrides.append(word)
-        if not equals and waiting and not waiting[0].startswith("--"):
-            overrides.append(waiting.pop(0))
-    return words + waiting, overrides
+        if not equals and remaining and not remaining[0].startswith("--"):
+            overrides.append(remaining.pop(0))
+    return words + remaining, overrides
 
 
-def nearest_option(name: str, known: Sequence[str]) -> str:
-    """A cure for a mistyped option: the nearest option of the command, or the setting it may be
-    short for."""
+def nearest_option(name: str, options: Sequence[str]) -> str:
+    """Suggest a setting that ends in the name of an unknown option, else the closest option."""
     from text2grad.config import describe_settings, suggestion
 
     ending = "." + name.removeprefix("--")
-    if same_word := [f"--{each.key}" for each in describe_settings() if each.key.endswith(ending)]:
-        return f"did you mean {' or '.join(same_word)}?"
-    return suggestion(name, known) or "text2grad COMMAND --help lists the options"
+    if settings := [f"--{setting.key}" for setting in describe_settings() if setting.key.endswith(ending)]:
+        return f"did you mean {' or '.join(settings)}?"
+    return suggestion(name, options) or "text2grad COMMAND --help lists the options"
 
 
 def typed_lines() -> Iterator[str]:
-    """The lines of stdin, with a prompt on stderr if it is a terminal."""
+    """Yield the lines of stdin, with a prompt on stderr if stdin is a terminal."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while True:
@@ -69,9 +67,10 @@ def typed_lines() -> Iterator[str]:
 
 
 def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
-    """Run a stage and print its summary, as JSON, by `show`, or line by line.
+    """Run a stage and print its summary: as JSON, with `show`, or line by line.
 
-    Returns the exit code: the summary's `exit_code`, or 3 if some records failed.
+    Returns:
+        The exit code: the summary's `exit_code`, or 3 if some records failed.
     """
     result = run()
     if isinstance(result, int):
@@ -87,26 +86,25 @@ def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
 
 
 def quiet(summary: Mapping[str, Any]) -> None:
-    """Show nothing: the stage has printed its results."""
+    """Print nothing, for a stage that prints its results itself."""
 
 
 def show_lines(summary: Mapping[str, Any]) -> None:
-    """Print every figure, a line each."""
+    """Print every entry of a summary on its own line."""
     _print(*_lines(summary))
 
 
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
-    """Print the end of `train`: counts, what they mean, answers before and after, and the next
-    command."""
+    """Print the summary of `train`: counts, their meaning, sample answers and the next command."""
     from text2grad.page.runs import read_metrics
     from text2grad.page.signs import describe_choice, describe_training, metric_warnings
 
     folder = config.run.folder
     rows = read_metrics(folder / "ppo" / name / "metrics.jsonl")
     warnings = [f"warning: {line}" for line in metric_warnings(rows)]
-    chosen = [describe_choice(summary["chosen"])] if summary.get("chosen") else []
+    choice = [describe_choice(summary["chosen"])] if summary.get("chosen") else []
     counts = _counts({name: value for name, value in summary.items() if name != "chosen"})
-    _print(*counts, *describe_training(rows), *chosen, *warnings)
+    _print(*counts, *describe_training(rows), *choice, *warnings)
     _show_before_and_after(config, name)
     options = f"--run.folder {folder}"
     _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
@@ -120,17 +118,17 @@ def _show_before_and_after(config: Config, name: str) -> None:
 
     try:
         results = before_and_after(config, name)
-    except UserError as error:  # the training is done, whatever is wrong with these prompts
+    except UserError as error:  # training has succeeded even if these prompts cannot be answered
         _print(f"no answers to held-out prompts: {error}")
         return
     if results:
         _print("", f"the first {len(results)} held-out prompts, answered greedily:")
-    for each in results:
-        show_answers(Console(stderr=True), each.prompt, each.answers)
+    for result in results:
+        show_answers(Console(stderr=True), result.prompt, result.answers)
 
 
 def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Print the end of a supervised training in a folder: counts, and what its figures mean."""
+    """Print the summary of supervised training in a folder: counts and their meaning."""
     from text2grad.page.runs import read_metrics
     from text2grad.page.signs import describe_reward_model, describe_training, quote_warnings
 
@@ -140,18 +138,16 @@ def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def show_sft(run: Path, summary: Mapping[str, Any]) -> None:
-    """Print the end of `sft`: as `show_fitted`, then the commands that say whether its answers are
-    better."""
+    """Print the summary of `sft`, and the commands that compare the policy with its base model."""
     show_fitted(run / "sft", summary)
     after, before = (
         shlex.join(["text2grad", "evaluate", name, "--run.folder", str(run)]) for name in ("sft", "base")
     )
-    _print(f"next, as the loss says nothing of new answers: {after}, and {before} for what was there before")
+    _print(f"next: {after}, because the loss does not measure new answers; and {before} for comparison")
 
 
 def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
-    """Print the end of `train-reward`: as `show_fitted`, then critiques of fresh answers and the
-    gate's verdict."""
+    """Print the summary of `train-reward`, critiques of fresh answers, and the gate's verdict."""
     show_fitted(run / "reward_model", {name: value for name, value in summary.items() if name != "gate"})
     if "gate" not in summary:
         return
@@ -181,8 +177,10 @@ def show_reward_report(report: Mapping[str, Any]) -> None:
 
 
 def show_policy(config: Config, target: str, summary: Mapping[str, Any]) -> None:
-    """Print the table of a policy, whether it is better than the one it started from, and the
-    gate's verdict on the reward model it may have learned from."""
+    """Print the results of a policy, its comparison with the policy it started from, and the gate.
+
+    The gate's verdict is on the run's reward model, which the policy may have learned from.
+    """
     from rich.console import Console
 
     from text2grad.page.signs import describe_comparison
@@ -196,7 +194,7 @@ def show_policy(config: Config, target: str, summary: Mapping[str, Any]) -> None
 
 
 def _counts(summary: Mapping[str, Any]) -> list[str]:
-    """The counts and places of a summary, a line each; its rates and losses become sentences."""
+    """Format the entries of a summary that are not rates or losses, which become sentences."""
     return _lines({key: value for key, value in summary.items() if not isinstance(value, float)})
 
 
@@ -211,23 +209,23 @@ def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
         label = indent + key.replace("_", " ")
         if isinstance(value, Mapping):
             lines += [label, *_lines(value, indent + "  ")]
-        elif isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
             more = len(value) - MOST_LINES
-            lines += [label, *(f"{indent}  {each}" for each in value[:MOST_LINES])]
+            lines += [label, *(f"{indent}  {item}" for item in value[:MOST_LINES])]
             lines += [f"{indent}  and {more} more (--json has them all)"] if more > 0 else []
         else:
-            lines.append(f"{label}: {_shown(value)}")
+            lines.append(f"{label}: {_format_value(value)}")
     return lines
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{round(value, 12) + 0.0:.4g}"
     return "not known" if value is None else str(value)
 
 
 def _jsonable(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
+    """Convert a value to JSON types; NaN and infinity become None."""
     if isinstance(value, Mapping):
         return {str(key): _jsonable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ SANDBOX_MEMORY_MB = 1024
 
 @dataclass(frozen=True)
 class Check:
-    """One result; `cure` is empty where nothing need be done."""
+    """The result of one check; `cure` is empty if nothing needs to be done."""
 
     name: str
     ok: bool
@@ -39,7 +39,7 @@ def examine(model: Path | None = None) -> list[Check]:
 
 
 def as_text(checks: list[Check]) -> str:
-    """Return one line per check; the cure follows a failed one."""
+    """Format one line per check; a failed check is followed by its cure."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -49,12 +49,12 @@ def as_text(checks: list[Check]) -> str:
 
 
 def as_dict(checks: list[Check]) -> dict[str, Any]:
-    """Return the results as plain data: `ok`, and `checks` as a list."""
+    """Return the results as plain data: `ok` and the list `checks`."""
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
 
 
 def check_python() -> Check:
-    """Check that Python finds what training needs."""
+    """Check that the packages for training are installed."""
     missing = [name for name in ("torch", "transformers", "peft") if find_spec(name) is None]
     detail = f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
     if missing:
@@ -63,8 +63,7 @@ def check_python() -> Check:
 
 
 def check_memory() -> Check:
-    """Check that the demo fits into the memory of this machine, or of its container if that has
-    less."""
+    """Check that the demo fits into the memory of this machine or container."""
     memory = total_memory() / 1e9
     cure = "" if memory >= DEMO_MEMORY_GB else f"use a machine with {DEMO_MEMORY_GB:.0f} GB"
     return Check("memory", not cure, f"{memory:.1f} GB, {count_cores()} cores", cure)
@@ -73,20 +72,19 @@ def check_memory() -> Check:
 def check_disk(folder: Path) -> Check:
     """Check that a run can be written to a folder."""
     if not os.access(folder, os.W_OK):
-        return Check("disk", False, f"cannot write to {folder}", "change to a folder of your own")
+        return Check("disk", False, f"cannot write to {folder}", "change to a folder you can write to")
     free = shutil.disk_usage(folder).free / 1e9
     cure = "" if free >= DEMO_DISK_GB else f"free {DEMO_DISK_GB} GB"
     return Check("disk", not cure, f"{free:.1f} GB free in {folder}", cure)
 
 
 def check_sandbox() -> Iterator[Check]:
-    """Start each tier of the sandbox; a program inside tries to get out. One working tier is
-    enough."""
+    """Start each tier of the sandbox with a program that tries to escape; one must work."""
     probes = list(probe_tiers(SANDBOX_MEMORY_MB))
     usable = any(probe.works for probe in probes)
     for probe in probes:
-        held = f"holds: a program inside could not {', '.join(probe.held)}"
-        detail = held if probe.works else f"not here: {probe.reason}"
+        blocked = f"works: a program inside could not {', '.join(probe.held)}"
+        detail = blocked if probe.works else f"not available: {probe.reason}"
         yield Check(f"sandbox {probe.tier}", usable, detail, "" if usable else CURE)
 
 
@@ -96,7 +94,7 @@ def check_model(folder: Path) -> Check:
     from text2grad.policy.settings import PolicySettings
 
     if not folder.is_dir():
-        return Check("model", False, f"no folder {folder}", "download the model, or correct the path")
+        return Check("model", False, f"no folder {folder}", "download the model or correct the path")
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
     if size > total_memory() / 2e9:
         return Check("model", True, f"{size:.2f} GB; not loaded: more than half of this machine's memory")

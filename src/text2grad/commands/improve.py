@@ -1,4 +1,4 @@
-"""The command `improve`: feedback in, a better model out."""
+"""The command `improve`: from feedback to a better model."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from text2grad.commands.judge import MAP, SCALE, SHEET
 from text2grad.errors import UsageError
 
 PRESETS = {"tiny": "human_qa"}
-"""The preset of a model; `own` for all others."""
+"""The preset for a model; `own` for all others."""
 
 
 @command("improve")
 class Improve(Stage, ConfiguredCommand):
-    """Make a model better with people's feedback: a spreadsheet in, a better model out.
+    """Improve a model with a spreadsheet of human feedback.
 
-    FILE has a row for each answer: what was asked, the answer, and a comment, a rating or a better
-    answer, under any names. It is .xlsx, .ods, .csv or JSON, also chat logs with thumbs. The
-    meaning of the columns is proposed and shown first. A fifth of the questions is held out; the
-    new model is kept if it is better on them.
+    FILE has one row per answer with the question, the answer, and a comment, a rating or a better
+    answer. Columns may have any names. The file can be .xlsx, .ods, .csv or JSON, including chat
+    logs with thumbs. The meaning of the columns is proposed first, for you to confirm. A fifth of
+    the questions is held out; the new model is kept only if it is better on them.
 
-    Runs import, sft, train --offline, evaluate and report, and prints each command. If stopped or
-    killed, run the same command to resume.
+    Runs import, sft, train --offline, evaluate and report, and prints each command. If it is
+    stopped or killed, run the same command again to resume.
 
     --inbox is for a nightly job. It takes the new files of a folder once, continues from the better
     policy so far, and links the better one as `policy` in the run. Exit code 0: done, better or
@@ -47,13 +47,13 @@ class Improve(Stage, ConfiguredCommand):
     """
 
     source: Path | None = argument("FILE", "The file with the feedback.", None)
-    model: str = option("--model NAME", "The model to improve: smollm2, tiny, a folder, a hub name.", "")
+    model: str = option("--model NAME", "The model to improve: smollm2, tiny, a folder or a hub name.", "")
     names: list[str] = option(*MAP, UNSET)
     scales: list[str] = option(*SCALE, UNSET)
     sheet: str = option(*SHEET)
     inbox: Path | None = option("--inbox FOLDER", "Learn from the new files of this folder.")
     rollback: bool = option("--rollback", "With --inbox: restore the previous policy, and exit.", False)
-    yes: bool = option("--yes", "Take the proposal without asking.", False)
+    yes: bool = option("--yes", "Accept the proposal without asking.", False)
     plan: bool = option("--plan", "Show the proposal and the plan, and exit.", False)
     restart: bool = option("--restart", "Start over instead of resuming an unfinished run.", False)
     config: list[str] = field(

