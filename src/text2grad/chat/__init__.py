@@ -1,9 +1,9 @@
-"""Chat models: one client for every endpoint, and what any chat model is to a critic.
+"""Chat models: the protocol that critics use, and one client for every OpenAI-compatible server.
 
-`base` says what a chat is; `client` is the one for OpenAI-compatible servers: `questions` are the
-requests and their ids, `endpoint` one request and its `reply`, `transport` the openai SDK with
-limits, `pace` how many at a time, `asking` all requests of one question, `journal` the paid
-answers, `prices` what they cost, `batch` the requests as a file.
+`base` defines the protocol and `client` implements it. `questions` builds requests and their ids,
+`endpoint` sends one request and returns its `reply`, `transport` wraps the openai SDK with limits,
+`pace` limits concurrency, `asking` handles retries and fallbacks, `journal` stores paid answers,
+`prices` computes their cost, and `batch` writes requests to a file.
 """
 
 from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat, ScriptedChat

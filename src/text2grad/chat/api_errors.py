@@ -1,9 +1,8 @@
-"""Classify API errors: what a server's error is about, and which capability of a request it
-refuses.
+"""Classify API errors by their cause and by the capability that the server refuses.
 
-Read are the shapes of OpenAI and Azure (`error.message`), vLLM (`message`), FastAPI and Mistral
-(`detail` with `loc`), Gemini (a list), Anthropic, Groq, LiteLLM and OpenRouter (the provider's own
-error inside of theirs).
+Supports the formats of OpenAI and Azure (`error.message`), vLLM (`message`), FastAPI and Mistral
+(`detail` with `loc`), Gemini (a list), Anthropic, Groq, LiteLLM and OpenRouter (a provider's error
+nested in another).
 """
 
 from __future__ import annotations
@@ -17,44 +16,44 @@ from typing import Any, Literal, NamedTuple
 from text2grad.json_text import from_json
 
 Reason = Literal["moderated", "too_long", "credit", "key", "model", "path", "busy", ""]
-"""The cause of an error. `moderated` and `too_long` lie in this one request and `busy` passes; the
-others would meet every request.
+"""The cause of an error.
+
+`moderated` and `too_long` concern a single request, `busy` is temporary, and the others would fail
+every request.
 """
 Capability = Literal[
     "json_schema", "json_object", "max_tokens", "max_completion_tokens", "temperature", "system_role"
 ]
 LONGEST_ERROR = 100_000
-"""Characters of an error that are read."""
+"""Maximum characters of an error that are parsed."""
 _DEEPEST = 6
 _ECHO = re.compile(r"""['"]input['"]: ?.*?(?=\}|$)""")
 _MESSAGES = ("message", "msg", "detail", "error", "errors", "raw", "")
 
 
 class Fallback(NamedTuple):
-    """How a server's refusal of a capability reads, and what is asked for instead ("": it is left
-    out)."""
+    """A pattern of errors that refuse a capability, and the capability to use instead, if any."""
 
     refusal: re.Pattern[str]
     instead: str = ""
 
 
-_NOT_TAKEN = (
+_UNSUPPORTED = (
     r"unsupported|disabled|unknown|unrecogni[sz]ed|unexpected|extra[_ ](forbidden|inputs?|parameters?)|extraneous"
     r"|deprecated|unavailable|cannot find field|must be (omitted|removed|unset)|fixed at"
     r"|(not|n't|no longer) (be )?(support|permit|allow|accept|recogni[sz]e|take)"
     r"|only\b.{0,60}\b(supported|allowed|accepted|default)|(only be set to|expected) 1\b"
 )
-_OF_A_VALUE = (
+_INVALID_VALUE = (
     r"between|\brange\b|at (most|least)|(less|greater|larger) than|too (large|high|big|low|small)|exceed|positive"
 )
 
 
 def _refusal(name: str, other: str = "") -> re.Pattern[str]:
-    """Match an error that names an option and does not take it, or that requires the `other`
-    one."""
-    named = rf"(?=.*(?<![a-z0-9_]){name}(?![a-z0-9_]))(?=.*(?:{_NOT_TAKEN}))(?!.*(?:{_OF_A_VALUE}))"
+    """Match an error that rejects the option `name` or requires the option `other`."""
+    rejected = rf"(?=.*(?<![a-z0-9_]){name}(?![a-z0-9_]))(?=.*(?:{_UNSUPPORTED}))(?!.*(?:{_INVALID_VALUE}))"
     required = rf"|requires {other}\b|\b{other}: field required" if other else ""
-    return re.compile(rf"\A(?:{named}){required}", re.IGNORECASE | re.DOTALL)
+    return re.compile(rf"\A(?:{rejected}){required}", re.IGNORECASE | re.DOTALL)
 
 
 _FORMAT = re.compile(
@@ -62,7 +61,7 @@ _FORMAT = re.compile(
 )
 _SYSTEM_ROLE = re.compile(
     r"(?=.*(['\"]system['\"]|(system|developer)[ _](role|message|instruction|prompt)))"
-    rf"(?=.*({_NOT_TAKEN}|not enabled))"
+    rf"(?=.*({_UNSUPPORTED}|not enabled))"
     r"|roles must alternate",
     re.IGNORECASE | re.DOTALL,
 )
@@ -74,8 +73,7 @@ FALLBACKS: Mapping[Capability, Fallback] = {
     "temperature": Fallback(_refusal("temperature")),
     "system_role": Fallback(_SYSTEM_ROLE),
 }
-"""What a request may use that some server does not have. A limit on an option's value is no
-refusal."""
+"""Capabilities that some servers lack. An error about an option's value is not a refusal."""
 _REASONS: Mapping[Reason, re.Pattern[str]] = {
     "moderated": re.compile(
         r"content[_ ]?(filter|policy|management)|responsibleai|data_inspection|inappropriate content|safety system"
@@ -117,10 +115,10 @@ _REASONS: Mapping[Reason, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class ApiError:
-    """A server's error. `status`: the HTTP status inside of it, else 0. `message`: its words in one
-    line.
+    """A classified error of a server.
 
-    `refused`: the capabilities that the server says it does not have.
+    `status`: the HTTP status in the body, else 0. `message`: the error in one line. `refused`: the
+    capabilities that the server does not support.
     """
 
     status: int = 0
@@ -130,7 +128,7 @@ class ApiError:
 
 
 def read_error(body: str) -> ApiError:
-    """Classify the body of an error response; one that is not JSON by its text."""
+    """Classify the body of an error response, which is JSON or plain text."""
     body = body[:LONGEST_ERROR]
     try:
         return classify(from_json(body) or body)
@@ -139,29 +137,29 @@ def read_error(body: str) -> ApiError:
 
 
 def classify(value: Any) -> ApiError:
-    """Classify an error that came as a JSON value."""
+    """Classify an error given as a JSON value."""
     texts = list(_texts(value))
-    words = [text for name, text in texts if name in _MESSAGES]
-    everything = _ECHO.sub("", "\n".join(text for _, text in texts).replace("’", "'"))
-    reason: Reason = next((reason for reason, cause in _REASONS.items() if cause.search(everything)), "")
-    refused = {name for name, fallback in FALLBACKS.items() if fallback.refusal.search(everything)}
+    messages = [text for name, text in texts if name in _MESSAGES]
+    full_text = _ECHO.sub("", "\n".join(text for _, text in texts).replace("’", "'"))
+    reason: Reason = next((reason for reason, cause in _REASONS.items() if cause.search(full_text)), "")
+    refused = {name for name, fallback in FALLBACKS.items() if fallback.refusal.search(full_text)}
     status = next((int(text) for name, text in texts if name == "code" and re.fullmatch(r"[3-5]\d\d", text)), 0)
-    own_fault = reason in ("moderated", "too_long")
+    is_content_error = reason in ("moderated", "too_long")
     return ApiError(
         status,
-        one_line(": ".join(dict.fromkeys(words)) or (value if isinstance(value, str) else json.dumps(value))),
-        "" if refused and not own_fault else reason,
-        frozenset() if own_fault else frozenset(refused),
+        one_line(": ".join(dict.fromkeys(messages)) or (value if isinstance(value, str) else json.dumps(value))),
+        "" if refused and not is_content_error else reason,
+        frozenset() if is_content_error else frozenset(refused),
     )
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line, without control characters or invisible ones."""
+    """Return a text as one line without control or invisible characters."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def error_in(body: Any) -> ApiError | None:
-    """Classify the error in a body that came with status 200; None where there is an answer."""
+    """Classify the error in a body with status 200; None if the body has an answer."""
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, dict):
         return None
@@ -179,8 +177,7 @@ def error_in(body: Any) -> ApiError | None:
 
 
 def _texts(value: Any, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
-    """Yield (the key it stands under, text) for every text and number, outermost first; an echo is
-    left out."""
+    """Yield (key, text) for every text and number, outermost first, without echoed input."""
     if isinstance(value, str):
         yield from _inner_texts(value, name, depth)
     elif isinstance(value, int):
@@ -195,9 +192,8 @@ def _texts(value: Any, name: str = "", depth: int = _DEEPEST) -> Iterator[tuple[
 
 
 def _inner_texts(text: str, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield a text; where it ends in another error as JSON, the texts of that after what precedes
-    it."""
-    start = min((place for place in map(text.find, ("{", "[{")) if place >= 0), default=-1)
+    """Yield a text; if it ends in another error as JSON, yield the preceding text and its texts."""
+    start = min((index for index in map(text.find, ("{", "[{")) if index >= 0), default=-1)
     if depth and start >= 0:
         try:
             inner = from_json(text[start : text.rindex("]" if text[start] == "[" else "}") + 1])

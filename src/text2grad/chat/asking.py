@@ -1,4 +1,4 @@
-"""All requests of one question: retries, fallbacks, one second try, and the budget."""
+"""Ask a question with retries, fallbacks, a second attempt and a budget."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any
 from text2grad.chat.api_errors import FALLBACKS
 from text2grad.chat.base import Answer, Completion
 from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint
-from text2grad.chat.journal import STATE_OF, Journal, State
-from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
-from text2grad.chat.prices import Price, believable, most_tokens
+from text2grad.chat.journal import FAILURE_STATES, Journal, State
+from text2grad.chat.pace import FIRST_PAUSE, Pace, retry_delay
+from text2grad.chat.prices import Price, max_tokens_of, plausible_usage
 from text2grad.chat.questions import Question, Questioner
-from text2grad.chat.reply import Problem, Reply, Trouble
+from text2grad.chat.reply import Problem, ProblemKind, Reply
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind
 from text2grad.json_text import storable
 
-TRIES_OF_AN_ANSWER = 2
+MAX_ANSWERS = 2
+"""Answers to one question before it counts as failed."""
 RETRIES = 5
-"""Of a request that failed temporarily."""
-RETRIES_OF_200 = 1
-"""Of a request that was answered, and not with an answer: it may have been charged for."""
-FAILURE_OF: Mapping[Trouble, FailureKind] = {
+"""Retries of a request that failed temporarily."""
+RETRIES_AFTER_200 = 1
+"""Retries of a request with status 200 but no answer, which may have been charged for."""
+FAILURE_KINDS: Mapping[ProblemKind, FailureKind] = {
     "refused": "refused",
     "unfit": "unsupported",
     "too_long": "unsupported",
@@ -34,19 +35,18 @@ FAILURE_OF: Mapping[Trouble, FailureKind] = {
 }
 Line = dict[str, Any]
 Outcome = Line | Problem | None
-"""The journal line with the answer, the reason why it is missing, or None if stopped."""
+"""The journal line of the answer, the problem, or None if stopped."""
 Verdict = Callable[[Question, Answer, bool], State | None]
-"""(question, answer, whether it is the last try) -> how the question has ended; None: ask once
-more."""
+"""(question, answer, is_last_attempt) -> the final state, or None to ask once more."""
 
 
 def accept(question: Question, answer: Answer, last: bool) -> State | None:
-    """Return the verdict on answers whose content does not matter."""
-    return STATE_OF[answer.kind] if isinstance(answer, Failure) else "ok"
+    """Accept any answer without looking at its content."""
+    return FAILURE_STATES[answer.kind] if isinstance(answer, Failure) else "ok"
 
 
 def answer_of(line: Mapping[str, Any]) -> Answer:
-    """Return the answer in a line of the journal, or the failure that stands for it."""
+    """Return the answer or failure in a line of the journal."""
     if line["is"] == "failure":
         return Failure(kind=line["kind"], message=line["message"])
     if line.get("refusal"):
@@ -55,28 +55,28 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
 
 
 class Budget:
-    """The remaining budget. A request is sent only if even its most expensive answer fits.
+    """A budget in USD: a request is sent only if its most expensive answer fits.
 
     Requests without an answer that the server may still charge for, and answers of earlier runs
-    whose price is not known, are counted at their maximum price.
+    without a known price, count at their maximum price.
     """
 
-    def __init__(self, most: float | None, price: Price | None, journal: Journal) -> None:
-        self._most, self._price, self._journal = most, price, journal
+    def __init__(self, limit: float | None, price: Price | None, journal: Journal) -> None:
+        self._limit, self._price, self._journal = limit, price, journal
         self._open: dict[str, float] = {}
         self._reserved = self._largest = 0.0
         self._changed = Condition()
         self.reached = False
 
     def reserve(self, question: str, usage: Mapping[str, float], wait: bool = True) -> bool:
-        """Put the price of an answer with this usage aside for a question; False: it does not fit.
+        """Reserve the price of an answer with this usage; return False if it does not fit.
 
-        With `wait`, it may fit once open requests have left enough.
+        With `wait`, first wait for open requests to release their reservations.
         """
         amount = 0.0 if self._price is None else self._price.cost(usage)
         with self._changed:
             self._largest = max(self._largest, amount)
-            while self._too_much(amount):
+            while self._exceeds_limit(amount):
                 if not wait or not self._reserved or self.reached:
                     self.reached = True
                     return False
@@ -85,35 +85,38 @@ class Budget:
             self._reserved += amount
             return True
 
-    def _too_much(self, amount: float) -> bool:
+    def _exceeds_limit(self, amount: float) -> bool:
         totals = self._journal.totals
         spent = totals.usd + totals.charged + totals.unpriced * self._largest
-        return self._most is not None and spent + self._reserved + amount > self._most
+        return self._limit is not None and spent + self._reserved + amount > self._limit
 
     def release(self, question: str) -> None:
-        """Release what was put aside for a question; the answer's real price is in the journal."""
+        """Release the reservation of a question, whose real price is in the journal."""
         with self._changed:
             self._reserved -= self._open.pop(question, 0.0)
             self._reserved = self._reserved if self._open else 0.0
             self._changed.notify_all()
 
     def charge(self, question: str, why: str) -> None:
-        """Count what was put aside for an open question as spent: it has no answer, and may have a
-        price."""
+        """Count the reservation of an open question as spent, because it may be charged for."""
         if amount := self._open.get(question):
             self._journal.charge(question, amount, why)
 
     def charge_open(self, why: str) -> None:
-        """Count what was put aside for all open questions as spent."""
+        """Count the reservations of all open questions as spent."""
         for question in list(self._open):
             self.charge(question, why)
 
 
 class Asker:
-    """Has questions answered and settled in the journal; safe to call from many threads.
+    """Asks questions and settles them in the journal; safe to call from many threads.
 
-    `server_answers`: it has answered a request of this job. `sent` counts requests. A capability
-    that the server refuses is left out of the job's requests, once, and the journal remembers it.
+    A capability that the server refuses is dropped from the job's requests and noted in the
+    journal.
+
+    Attributes:
+        server_answers: the server has answered a request of this job.
+        sent: the number of requests sent.
     """
 
     def __init__(
@@ -126,111 +129,109 @@ class Asker:
     ) -> None:
         self.endpoint, self.journal, self.price = endpoint, journal, price
         self._server = {"server": endpoint.name, "model": settings.model}
-        noted = journal.notes.get("server")
-        known = isinstance(noted, dict) and {**noted, **self._server} == noted
-        usual = ["max_tokens"] if endpoint.is_openai else []
-        refused = noted.get("refused", []) if isinstance(noted, dict) and known else usual
+        previous = journal.notes.get("server")
+        is_same_server = isinstance(previous, dict) and {**previous, **self._server} == previous
+        default = ["max_tokens"] if endpoint.is_openai else []
+        refused = previous.get("refused", []) if isinstance(previous, dict) and is_same_server else default
         self.questioner = Questioner(
             settings.model,
             settings.max_tokens,
             settings.temperature,
             frozenset(name for name in FALLBACKS if name in refused),
         )
-        self._fallen: set[str] = set()
-        self._adapting = Lock()
+        self._dropped: set[str] = set()
+        self._fallback_lock = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
         self._again = again
-        # With `again`, refused questions come first: refused once more, they are no sign of a wrong
-        # request.
-        self.server_answers = again and known
+        # With `again`, refused questions come first; another refusal then does not mean that the
+        # request is wrong.
+        self.server_answers = again and is_same_server
 
     def unsettled(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Yield those still to be asked, once: exhausted ones again, refused and invalid ones only
-        with `again`."""
-        settled = {"ok"} if self._again else {"ok", "refused", "invalid"}
-        taken: set[str] = set()
+        """Yield the questions to ask: new, exhausted and, with `again`, refused or invalid ones."""
+        final = {"ok"} if self._again else {"ok", "refused", "invalid"}
+        ids: set[str] = set()
         for question in questions:
-            if question.id not in taken and self.journal.slot(question.id).state not in settled:
-                taken.add(question.id)
+            if question.id not in ids and self.journal.slot(question.id).state not in final:
+                ids.add(question.id)
                 yield question
 
     def settle(self, question: Question, verdict: Verdict) -> State | None:
-        """Ask until there is an answer or a final failure; None if stopped before that.
+        """Ask until there is an answer or a final failure; return None if stopped before.
 
         Raises:
-            UserError: a mistake that fails every question: a wrong key, an unknown model, an
+            UserError: an error that affects every question: a wrong key, an unknown model, an
                 unreachable server.
         """
-        slot, state, tries = self.journal.slot(question.id), None, 0
-        if slot.state is None and slot.offset >= 0:  # answered, and never judged
-            tries = slot.answers
-            state = self.judge(question, verdict, last=tries >= TRIES_OF_AN_ANSWER)
-        while state is None and tries < TRIES_OF_AN_ANSWER:
-            outcome = self._ask(question, tries)
+        slot, state, answers = self.journal.slot(question.id), None, 0
+        if slot.state is None and slot.offset >= 0:  # answered in an earlier run, but not judged
+            answers = slot.answers
+            state = self.judge(question, verdict, last=answers >= MAX_ANSWERS)
+        while state is None and answers < MAX_ANSWERS:
+            outcome = self._ask(question, answers)
             if outcome is None:
                 break
-            tries += 1
+            answers += 1
             line = self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
-            state = self.judge(question, verdict, tries == TRIES_OF_AN_ANSWER, line)
+            state = self.judge(question, verdict, answers == MAX_ANSWERS, line)
         return state
 
     def judge(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
-        """Settle a question by its last line in the journal; None if it should be asked again."""
+        """Settle a question by its last line in the journal; return None to ask once more."""
         state = verdict(question, answer_of(line or self.journal.last(question.id)), last)
         if state is not None:
             self.journal.settle(question.id, state)
         return state
 
-    def most(self, question: Question) -> dict[str, float]:
+    def max_usage(self, question: Question) -> dict[str, float]:
         """Return the usage of the most expensive answer to a question."""
         options = self.questioner.options(question.schema, "json_schema" if question.schema else "text")
         texts = [*(message["content"] for message in question.messages), options]
-        return most_tokens(texts, self.questioner.max_tokens)
+        return max_tokens_of(texts, self.questioner.max_tokens)
 
     def keep(self, question: str, outcome: Reply | Problem, most: Mapping[str, float], batch: bool = False) -> Line:
-        """Bring an answer, or the failure that stands for it, into the journal, and return its
-        line.
+        """Write an answer or failure to the journal and return its line.
 
-        `usd` is null where the price is unknown. Of a count that the server does not give, or that
-        cannot be, the `most` is paid.
+        `usd` is null if the price is unknown. A missing or implausible token count is replaced by
+        its maximum in `most`.
         """
         if isinstance(outcome, Problem):
-            return self.journal.failure(question, FAILURE_OF.get(outcome.kind, "exhausted"), outcome.message)
-        usage = believable(outcome.usage, most)
+            return self.journal.failure(question, FAILURE_KINDS.get(outcome.kind, "exhausted"), outcome.message)
+        usage = plausible_usage(outcome.usage, most)
         usd = None if self.price is None else self.price.cost({**most, **usage}, batch)
         line: Line = {"text": outcome.text, "usage": usage, "usd": usd, "seconds": outcome.seconds}
-        left_out = self.questioner.temperature is not None and "temperature" in self.questioner.refused
-        line |= {"asked_without": ["temperature"]} if left_out else {}
+        no_temperature = self.questioner.temperature is not None and "temperature" in self.questioner.refused
+        line |= {"asked_without": ["temperature"]} if no_temperature else {}
         line |= {"truncated": True} if outcome.truncated else {}
         line |= {"refusal": outcome.refusal} if outcome.refusal else {}
         return self.journal.answer(question, line)
 
     def fall_back(self, problem: Problem, sent: Questioner, question: Question) -> bool:
-        """True if what was refused can be asked without a capability, as the job is from then
-        on."""
-        with self._adapting:
+        """Drop a refused capability from further requests; return False if none can be dropped."""
+        with self._fallback_lock:
             if self.questioner != sent:
-                return True  # another thread was quicker
-            usable = problem.refused & self.questioner.capabilities(question) - self._fallen
+                return True  # another thread has changed the requests since this one was sent
+            usable = problem.refused & self.questioner.capabilities(question) - self._dropped
             capability = next((name for name in FALLBACKS if name in usable), None)
             if capability is None:
                 return False
-            self._fallen.add(capability)
+            self._dropped.add(capability)
             self.questioner = replace(self.questioner, refused=self.questioner.without(capability))
-            self._note_server()
+            self._record_server()
         instead = FALLBACKS[capability].instead
-        warn_once(f"{self.endpoint.name} takes no {capability}: asked {f'for {instead}' if instead else 'without'}")
+        cure = f"using {instead} instead" if instead else "left out"
+        warn_once(f"{self.endpoint.name} does not support {capability}: {cure}")
         return True
 
-    def _note_server(self) -> None:
-        note = {**self._server, "refused": sorted(self.questioner.refused)}
-        if self.journal.notes.get("server") != note:
-            self.journal.note("server", note)
+    def _record_server(self) -> None:
+        server = {**self._server, "refused": sorted(self.questioner.refused)}
+        if self.journal.notes.get("server") != server:
+            self.journal.note("server", server)
 
     def _ask(self, question: Question, attempt: int) -> Outcome:
-        """Ask until there is an answer, or a problem that does not pass."""
+        """Send requests until there is an answer or a permanent problem."""
         waited, retry = 0.0, 0
         while True:
             questioner = self.questioner
@@ -240,29 +241,29 @@ class Asker:
             if self.fall_back(outcome, questioner, question):
                 continue
             if outcome.kind == "fatal" or (outcome.kind in ("unfit", "unreachable") and not self.server_answers):
-                raise UserError(outcome.message, outcome.cure)  # the server would refuse the next, too
+                raise UserError(outcome.message, outcome.cure)  # the server would refuse every question
             waited += outcome.wait or 0.0
-            most = min(RETRIES, RETRIES_OF_200) if outcome.status == 200 else RETRIES
-            if not outcome.passing or retry >= most or waited > LONGEST_WAIT:
+            max_retries = min(RETRIES, RETRIES_AFTER_200) if outcome.status == 200 else RETRIES
+            if not outcome.is_temporary or retry >= max_retries or waited > LONGEST_WAIT:
                 return outcome
-            if not self.pace.sleep(pause(retry, outcome.wait)):
+            if not self.pace.sleep(retry_delay(retry, outcome.wait)):
                 return None
             retry += 1
 
     def _ask_once(self, question: Question, body: str) -> Outcome:
-        """Send one request, if its most expensive answer fits the budget, and keep the result."""
-        most = self.most(question)
+        """Send one request if its most expensive answer fits the budget, and store the result."""
+        most = self.max_usage(question)
         if not self.budget.reserve(question.id, most):
             self.pace.stop()
             return None
         try:
             outcome = self._send(body)
             if isinstance(outcome, Reply):
-                # The raw answer is written to the journal before it is read.
+                # The raw answer is written to the journal before it is parsed.
                 line = self.keep(question.id, outcome, most)
                 if not self.server_answers:
                     self.server_answers = True
-                    self._note_server()
+                    self._record_server()
                 return line
             if outcome is not None and outcome.may_cost:
                 self.budget.charge(question.id, outcome.message)
@@ -273,7 +274,7 @@ class Asker:
     def _send(self, body: str) -> Reply | Problem | None:
         if not self.pace.enter():
             return None
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         outcome: Reply | Problem | None = None
         try:
             self.sent += 1
@@ -281,13 +282,13 @@ class Asker:
         finally:
             self.pace.leave(isinstance(outcome, Reply))
         if isinstance(outcome, Problem) and (outcome.kind == "busy" or outcome.wait):
-            self.pace.slow_down(asked_at, pause_for_all(outcome.wait))
+            self.pace.slow_down(sent_at, global_pause(outcome.wait))
         return outcome
 
 
-def pause_for_all(wait: float | None) -> float:
-    """Return the seconds for which no request is sent after a server asked for a wait.
+def global_pause(wait: float | None) -> float:
+    """Return for how many seconds all requests pause after a server asked for a wait.
 
-    A wait that is too long ends its own question only.
+    A wait that is too long only fails its question.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait

@@ -1,7 +1,7 @@
-"""What a chat model is: one method, and what it may say about itself; a scripted fake for tests.
+"""The protocol of chat models, and a scripted fake for tests.
 
-A model that fails on one conversation answers with a `Failure` in its place; only a mistake that
-would fail every conversation (a wrong key, an unknown model, an empty account) is raised.
+A model that fails on one conversation returns a `Failure` for it. Only an error that affects every
+conversation (a wrong key, an unknown model, an empty account) is raised.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ Conversation = Sequence[Message]
 
 
 class Completion(Record):
-    """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by
-    name.
+    """One answer of a chat model.
 
-    `forced`: it is whole, but only because grounded decoding closed it at the token limit. `score`:
-    the verdict of a model that gives it apart from the words, by a head of its own; `spans`: the
-    labelled places of the text that it is about, of a model that marks them by another.
+    Attributes:
+        text: the answer.
+        truncated: the token limit was reached.
+        forced: the answer is complete only because grounded decoding closed it at the token limit.
+        score: the verdict of a model with a score head.
+        spans: the labelled places in the judged text, from a model that tags tokens.
+        usage: tokens by name.
     """
 
     text: str
@@ -42,7 +45,7 @@ class Chat(Protocol):
     name: str
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
-        """One answer per conversation, in their order. One bad conversation never raises."""
+        """Return one answer per conversation, in order. One bad conversation never raises."""
         ...
 
 
@@ -51,26 +54,25 @@ class GroundedChat(Chat, Protocol):
     """A chat whose critique of a text can be limited to quotes from it."""
 
     def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
-        """As `complete`; answer i is a critique of `texts[i]`."""
+        """Return one answer per conversation; answer i is a critique of `texts[i]`."""
         ...
 
 
 @runtime_checkable
 class LimitedChat(Chat, Protocol):
-    """A chat that knows how long a conversation may be."""
+    """A chat that knows its maximum length."""
 
     def excess(self, conversation: Conversation) -> int:
-        """Tokens by which the conversation with a full answer is too long; 0 or less: it fits."""
+        """Return the excess tokens of a conversation with a full answer; <= 0 if it fits."""
         ...
 
 
 class ScriptedChat:
-    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was
-    asked.
+    """A chat model for tests that replays answers and records the conversations in `asked`.
 
     Args:
-        answers: the answers in their order, or a function of a conversation.
-        name: that of the model.
+        answers: the answers in order, or a function of a conversation.
+        name: the name of the model.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class ScriptedChat:
         self._answers = answers
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
-        """The next answers of the script.
+        """Return the next answers of the script.
 
         Raises:
             IndexError: the script has no more answers.

@@ -1,9 +1,7 @@
-"""The same requests as a file: for the batch API (half price, answers within a day) or for
-`vllm run-batch`.
+"""Write requests to a file, for the batch API (half price, within a day) or `vllm run-batch`.
 
-Between submitting and collecting, the journal holds the batch's id and nothing else is kept. A note
-is written before a batch is submitted, and the batch carries its tag: a crash in between does not
-pay for a second one.
+Between submitting and collecting, only the batch's id is kept, in the journal. Before a batch is
+submitted, its tag is noted there, so that a crash in between does not pay for a second batch.
 """
 
 from __future__ import annotations
@@ -31,53 +29,52 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 MOST_REQUESTS, MOST_BYTES = 50_000, 150_000_000
-"""Of one batch: the service takes 50,000 requests and 200 MB."""
+"""Limits of one batch; those of the service are 50,000 requests and 200 MB."""
 PENDING = ("validating", "in_progress", "finalizing", "cancelling")
 TAG = "text2grad"
 _CUSTOM_ID = re.compile(r'"custom_id":\s*"([0-9a-f]{64})"')
 
 
 class NoOutputError(UserError):
-    """No line of a file is a line of a batch's output."""
+    """A file has no line of batch output."""
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write the remaining questions, as many as one batch and the budget allow, and return their
-    number.
+    """Write the remaining questions, up to the batch limits and the budget; return their number.
 
-    With `add`, after those that the file already holds; they count towards the limits of the batch.
+    With `add`, append to the requests in the file, which count towards the limits of the batch.
     """
-    before = file.read_text(encoding="ascii") if add and file.is_file() else ""
-    held, size = before.count("\n"), len(before)
-    count, asker = held, chat.asker
+    existing = file.read_text(encoding="ascii") if add and file.is_file() else ""
+    existing_count, size = existing.count("\n"), len(existing)
+    count, asker = existing_count, chat.asker
     temporary = file.with_name(file.name + ".partial")
     with writing(file), temporary.open("w", encoding="ascii") as out:
-        out.write(before)
+        out.write(existing)
         for question in asker.unsettled(questions()):
             head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
             attempt = chat.journal.slot(question.id).answers
             body = asker.questioner.request(question, attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
-            full = count == MOST_REQUESTS or size + len(line) > MOST_BYTES
-            if full or not asker.budget.reserve(question.id, asker.most(question), wait=False):
+            is_full = count == MOST_REQUESTS or size + len(line) > MOST_BYTES
+            if is_full or not asker.budget.reserve(question.id, asker.max_usage(question), wait=False):
                 break
             out.write(line)
             count, size = count + 1, size + len(line)
     with writing(file):
         temporary.replace(file)
-    return count - held
+    return count - existing_count
 
 
 def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines: Iterable[str]) -> int:
-    """Bring the answers of a batch into the journal, settle them, and return how many were new.
+    """Write the answers of a batch to the journal, settle them, and return the number of new ones.
 
-    Answers that the journal already has, and answers to other questions, are ignored. A line
-    that cannot be read leaves only its own question unanswered (`invalid` if the line says which).
+    Answers to other questions, and answers that the journal already has, are ignored. An unreadable
+    line leaves its question unanswered, or `invalid` if the line contains the question's id.
 
     Raises:
-        NoOutputError: no line is a line of a batch's output.
+        NoOutputError: no line is batch output.
     """
-    asked = {question.id: question for question in questions()}
+    questions_by_id = {question.id: question for question in questions()}
     sent = chat.asker.questioner
     count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
@@ -90,25 +87,25 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
         good += 1
         id, outcome = result
         slot = chat.journal.slot(id)
-        if id in asked and not slot.answers and slot.state in (None, "exhausted"):
+        if id in questions_by_id and not slot.answers and slot.state in (None, "exhausted"):
+            question = questions_by_id[id]
             if isinstance(outcome, Problem):
-                chat.asker.fall_back(outcome, sent, asked[id])  # for the next batch
-            chat.asker.keep(id, outcome, chat.asker.most(asked[id]), batch=True)
+                chat.asker.fall_back(outcome, sent, question)  # for the next batch
+            chat.asker.keep(id, outcome, chat.asker.max_usage(question), batch=True)
             count += 1
     if bad and not good:
-        raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
+        raise NoOutputError(f"line {bad} is not batch output", "give the output file of the batch")
     if bad:
-        print(f"line {bad} is not one of a batch's output: its question is asked again", file=sys.stderr)
-    for id, question in asked.items():
+        print(f"line {bad} is not batch output: its question is asked again", file=sys.stderr)
+    for id, question in questions_by_id.items():
         slot = chat.journal.slot(id)
-        if slot.state is None and slot.offset >= 0:  # answered, and never judged
+        if slot.state is None and slot.offset >= 0:  # answered, but not judged
             chat.asker.judge(question, verdict, last=slot.answers > 1)
     return count
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
-    """Read a line's request, and its answer or the reason it is missing; None if it is not batch
-    output."""
+    """Parse a line into a question id and a reply or problem; None if it is not batch output."""
     try:
         row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}
@@ -118,17 +115,17 @@ def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | Non
             return id, Problem("broken", endpoint.redact(error.message)[:LONGEST_MESSAGE], refused=error.refused)
     except ExcessiveJSONError as error:
         id_match = _CUSTOM_ID.search(line)
-        return (id_match[1], Problem("oversized", f"the answer is not read: {error.msg}")) if id_match else None
+        return (id_match[1], Problem("oversized", f"the answer is too large: {error.msg}")) if id_match else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     return id, endpoint.reply_of(body)
 
 
-def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Callable[[str], None]) -> bool:
-    """Collect the batch that was submitted, or submit one; True while one is pending.
+def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, report: Callable[[str], None]) -> bool:
+    """Collect the submitted batch, or submit one; return True while a batch is pending.
 
     Raises:
-        UserError: the service failed the batch, or refused the request.
+        UserError: the batch failed, or the service refused the request.
     """
     import openai
 
@@ -137,49 +134,49 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     service = openai.OpenAI(api_key=endpoint.key or "none", base_url=endpoint.url, max_retries=5)
     try:
         with closing(service):
-            if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
+            if tag := journal.notes.get("submitting"):  # the process died before it noted the id of the batch
                 newest = [] if journal.notes.get("batch") else service.batches.list(limit=100).data
                 batch = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
                 if batch is not None:
                     journal.note("batch", {"id": batch.id})
                 journal.note("submitting", None)
-            if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, say):
+            if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, report):
                 return True
-            return _submit(chat, service, questions, say)
+            return _submit(chat, service, questions, report)
     except openai.APIError as error:
         message = endpoint.redact(classify(error.body).message if error.body else str(error))[:LONGEST_MESSAGE]
-        cure = "check the key, the model and critic.prompted.base_url, run again"
+        cure = "check the key, the model and critic.prompted.base_url, then run again"
         raise UserError(f"the batch API answered: {message}", cure) from None
 
 
 def _collect(
-    chat: OpenAIChat, service: OpenAI, questions: Questions, verdict: Verdict, say: Callable[[str], None]
+    chat: OpenAIChat, service: OpenAI, questions: Questions, verdict: Verdict, report: Callable[[str], None]
 ) -> bool:
-    """Read the answers of the batch; False while it is pending.
+    """Read the answers of the batch; return False while it is pending.
 
     Raises:
-        UserError: the service failed it.
+        UserError: the batch failed.
     """
     id = chat.journal.notes["batch"]["id"]
     batch = service.batches.retrieve(id)
     if batch.status in PENDING:
-        say(f"batch {id}: {batch.status}")
+        report(f"batch {id}: {batch.status}")
         return False
     files = filter(None, (batch.output_file_id, batch.error_file_id))
-    # Split at line breaks only: JSON may hold other ones.
+    # Not splitlines: JSON may contain other line separators.
     lines = (line for file in files for line in service.files.content(file).text.split("\n"))
     try:
         read_answers(chat, questions, verdict, lines)
     except NoOutputError:
-        say(f"batch {id} has no readable output: its questions are asked again")
+        report(f"batch {id} has no readable output: its questions are asked again")
     chat.journal.note("batch", None)
     if batch.status == "failed":
-        raise UserError(f"the service failed batch {id}", "see its page for the reason, run again")
+        raise UserError(f"batch {id} failed", "see its page for the reason, then run again")
     return True
 
 
-def _submit(chat: OpenAIChat, service: OpenAI, questions: Questions, say: Callable[[str], None]) -> bool:
-    """Submit what is still to be asked; False if that is nothing."""
+def _submit(chat: OpenAIChat, service: OpenAI, questions: Questions, report: Callable[[str], None]) -> bool:
+    """Submit the remaining questions; return False if all are settled."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requests.jsonl"
         count = write_requests(chat, questions, file)
@@ -195,5 +192,5 @@ def _submit(chat: OpenAIChat, service: OpenAI, questions: Questions, say: Callab
         )
     chat.journal.note("batch", {"id": batch.id, "requests": count})
     chat.journal.note("submitting", None)
-    say(f"batch {batch.id}: {count} requests submitted; run the same command again to collect them")
+    report(f"batch {batch.id}: {count} requests submitted; run the same command again to collect them")
     return True

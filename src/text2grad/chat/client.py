@@ -1,4 +1,4 @@
-"""One client for every OpenAI-compatible server: journalled, budgeted, paced."""
+"""A client for OpenAI-compatible servers, with a journal, a budget and adaptive concurrency."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from text2grad.feedback import Failure, Overlap
 from text2grad.signals import POLL_SECONDS, Stopped, StopRequest, pending_stop
 
 Questions = Callable[[], Iterable[Question]]
-"""The questions of a job, from the start at each call: they are read more than once and never all
-held."""
+"""A function that iterates the questions of a job; called several times, as they are not stored."""
 PROGRESS_SECONDS = 5.0
-MISSES_AT_FIRST, MOST_FAILURES = 3, 20
-"""Questions in a row without an answer before the server has given one, and without a useful answer
-later, after which a job stops."""
+MAX_FIRST_MISSES, MAX_FAILURES = 3, 20
+"""Consecutive failures that stop a job.
+
+The first limit counts questions without an answer before the server has given any; the second
+counts questions without a useful answer.
+"""
 GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
-"""Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
+"""Assumed tokens and seconds of an answer before there are any to average over."""
 
 
 class PaidAnswer(NamedTuple):
-    """What the journal has of a settled question.
+    """The answer to a settled question, from the journal.
 
-    `usage`: tokens by name, and USD where it is known, of all the answers that were paid for.
-
-    `asked_without`: what of the decoding the server did not take, and decided itself.
+    `usage`: tokens by name, and USD if known, of all answers that were paid for. `asked_without`:
+    decoding options that the server did not accept.
     """
 
     answer: Answer
@@ -49,24 +50,24 @@ class PaidAnswer(NamedTuple):
 class OpenAIChat:
     """A chat model behind an OpenAI-compatible server.
 
-    Every answer goes to the journal before it is read, and a question that is answered there is not
-    asked again; without a place for it the journal is forgotten at the end. The key is read from
-    the environment and goes nowhere else: it is redacted from everything a server sends. With
-    `again`, what was refused or unreadable is asked once more; `asks` False needs no key.
-    `progress` says on stderr how far a long job is. `excess` counts the tokens by which a
-    conversation is too long for the model, where the caller knows its tokenizer
-    (`chat.base.LimitedChat`).
+    Every answer is written to the journal before it is parsed, and a question with an answer in the
+    journal is not asked again. The key is read from the environment and redacted from everything
+    that a server sends.
 
     Args:
         settings: the server, its model, and the limits of requests.
-        journal: the file of all questions and answers.
+        journal: the file of all answers; None: a temporary file.
+        again: ask refused and unreadable questions once more.
+        asks: False if no request will be sent, which needs no key.
+        progress: report the progress of a long job on stderr.
+        excess: the tokens by which a conversation is too long for the model, if the caller knows
+            its tokenizer (`chat.base.LimitedChat`).
 
     Raises:
-        UserError: there is no key for OpenAI itself; a budget without a price; another process has
-            the journal. From the methods that ask: 401, 403, 404, a redirection, an account without
-            quota, or too many questions in a row without an answer. Requests that have not started
-            by then are not sent.
-        Stopped: a signal came. Requests that are open by then are awaited as long as it is patient.
+        UserError: OpenAI's service needs a key, a budget needs a price, or another process uses the
+            journal. From methods that ask: 401, 403, 404, a redirection, an account without quota,
+            or too many consecutive questions without an answer; no further requests are sent.
+        Stopped: a signal was received. Open requests are awaited for as long as its `patience`.
     """
 
     overlap: Overlap = "helps"
@@ -92,8 +93,8 @@ class OpenAIChat:
         self.journal = Journal.open(journal) if journal else Journal.temporary()
         self.asker = Asker(settings, endpoint, self.journal, price, again)
         self._progress = progress
-        self._counting = Lock()
-        self._failures = self._misses = 0  # questions in a row without use, and without an answer
+        self._count_lock = Lock()
+        self._failures = self._misses = 0  # consecutive questions without a useful answer, and without any
 
     def __enter__(self) -> Self:
         return self
@@ -107,49 +108,48 @@ class OpenAIChat:
         self.journal.close()
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
-        """Ask for all conversations at once, `settings.concurrency` at a time."""
+        """Return one answer per conversation, with up to `settings.concurrency` open requests."""
         return self.answers([self.asker.questioner.question(turns) for turns in conversations], accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
-        """The answers to all questions, in their order.
+        """Return the answers to all questions, in order.
 
         Raises:
-            UserError: the budget does not allow one of them (exit code 4).
+            UserError: the budget does not allow all of them (exit code 4).
         """
         self.settle(questions, verdict)
-        paid = [self.paid_answer(question) for question in questions]
-        answers = [each.answer for each in paid if each is not None]
-        if len(answers) < len(paid):
+        answers = [item.answer for item in map(self.paid_answer, questions) if item is not None]
+        if len(answers) < len(questions):
             cure = "raise critic.prompted.budget_usd and run the same command again"
             raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
 
     def paid_answer(self, question: Question) -> PaidAnswer | None:
-        """The answer to a question that is settled; None if it is not."""
+        """Return the answer to a settled question; None if it is not settled."""
         if self.journal.slot(question.id).state is None:
             return None
         line = self.journal.last(question.id)
         usage: dict[str, float] = {}
-        for paid in [line, *self.journal.earlier(question.id)]:
-            usd = {"usd": paid["usd"]} if paid.get("usd") else {}
-            for name, count in {**paid.get("usage", {}), **usd}.items():
+        for answer in [line, *self.journal.earlier(question.id)]:
+            usd = {"usd": answer["usd"]} if answer.get("usd") else {}
+            for name, count in {**answer.get("usage", {}), **usd}.items():
                 usage[name] = usage.get(name, 0.0) + count
         return PaidAnswer(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Have every question settled that is not: one by one until the server has answered one.
+        """Settle all open questions, one at a time until the server has answered one.
 
         Raises:
-            UserError: see the class; `MOST_FAILURES` questions in a row had no useful answer.
+            UserError: see the class.
         """
         with StopRequest():
             self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
-        """Cost of the remaining questions: tokens at 4 characters each of the requests as they will
-        be sent.
+        """Estimate the cost of the remaining questions without sending anything.
 
-        The length of answers is the mean of those in the journal. Nothing is sent.
+        A token of the requests counts as 4 characters. Answers are assumed to be as long as the
+        mean answer in the journal.
         """
         settings, totals, price = self.settings, self.journal.totals, self.asker.price
         answer, seconds = float(min(GUESSED_ANSWER, settings.max_tokens)), GUESSED_SECONDS
@@ -174,22 +174,22 @@ class OpenAIChat:
 
     @property
     def price_status(self) -> str:
-        """Tell whether the model's price is known."""
+        """`known`, or the reason why the model's price is unknown."""
         return "known" if self.asker.price else f"unknown: {self.name} is not in the price file"
 
     def tally(self, questions: Iterable[Question]) -> dict[str, float | None]:
-        """How the questions stand, each once, and what the journal has cost.
+        """Count the distinct questions by state, and add up the cost of the journal.
 
-        requested = ok + refused + invalid + exhausted; the rest is pending. `usd` is null where an
-        answer's price is unknown; `usd_without_answer` is the highest possible price of requests
-        that had none.
+        requested = ok + refused + invalid + exhausted; all others are pending. `usd` is None if the
+        price of an answer is unknown. `usd_without_answer` is the maximum price of requests without
+        an answer.
         """
         states = {question.id: self.journal.slot(question.id).state for question in questions}
-        ended, totals = Counter(states.values()), self.journal.totals
+        counts, totals = Counter(states.values()), self.journal.totals
         return {
-            "requested": sum(ended[state] for state in STATES),
-            **{state: ended[state] for state in STATES},
-            "pending": ended[None],
+            "requested": sum(counts[state] for state in STATES),
+            **{state: counts[state] for state in STATES},
+            "pending": counts[None],
             "usd": None if totals.unpriced else round(totals.usd, 6),
             "usd_without_answer": round(totals.charged, 6),
         }
@@ -205,22 +205,22 @@ class OpenAIChat:
         pool = [Thread(target=run, daemon=True) for _ in range(self.settings.concurrency)]
         for thread in pool:
             thread.start()
-        shown_at = time.monotonic()
+        reported_at = time.monotonic()
         for thread in pool:
             while thread.is_alive():
                 thread.join(POLL_SECONDS)
                 if (request := pending_stop()) is not None:
                     self._stop(pool, request)
-                if self._progress and time.monotonic() - shown_at >= PROGRESS_SECONDS:
-                    shown_at, totals = time.monotonic(), self.journal.totals
-                    _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
+                if self._progress and time.monotonic() - reported_at >= PROGRESS_SECONDS:
+                    reported_at, totals = time.monotonic(), self.journal.totals
+                    _print(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
         if queue.error is not None:
             raise queue.error
 
     def _stop(self, pool: Sequence[Thread], request: StopRequest) -> NoReturn:
-        """Send nothing more, and wait for the answers that are on their way."""
+        """Send no further requests, and wait for the answers to open ones."""
         self.asker.pace.stop()
-        _say("waiting for the open requests, so that nothing paid is lost")
+        _print("waiting for open requests, so that no paid answer is lost")
         for thread in pool:
             while thread.is_alive() and request.seconds_left > 0:
                 thread.join(POLL_SECONDS)
@@ -228,21 +228,25 @@ class OpenAIChat:
         raise Stopped(request.signal)
 
     def _work(self, queue: _Queue, verdict: Verdict) -> None:
-        """Settle questions: one at a time, in their order, until the server has answered one."""
-        going = True
-        while going and queue.error is None:
+        """Settle questions from the queue.
+
+        Until the server has answered one, the lock of the queue is held, so that questions are
+        asked one at a time and in order.
+        """
+        running = True
+        while running and queue.error is None:
             with queue.lock:
                 question = next(queue.questions, None)
-                alone = not self.asker.server_answers
-                if question is not None and alone:
-                    going = self._settle(question, verdict)
+                is_serial = not self.asker.server_answers
+                if question is not None and is_serial:
+                    running = self._settle(question, verdict)
             if question is None:
                 return
-            if not alone:
-                going = self._settle(question, verdict)
+            if not is_serial:
+                running = self._settle(question, verdict)
 
     def _settle(self, question: Question, verdict: Verdict) -> bool:
-        """Settle one question; False if stopped before that."""
+        """Settle one question; return False if stopped before."""
         try:
             state = self.asker.settle(question, verdict)
             if state is not None:
@@ -253,42 +257,43 @@ class OpenAIChat:
         return state is not None
 
     def _count(self, question: Question, state: State) -> None:
-        """Note how a question ended.
+        """Count how a question ended.
 
         Raises:
-            UserError: too many in a row ended without use, or without an answer, for which nothing
-                is paid.
+            UserError: too many consecutive questions ended without a useful answer.
         """
-        with self._counting:
+        with self._count_lock:
             self._failures = 0 if state == "ok" else self._failures + 1
             self._misses = self._misses + 1 if state == "exhausted" else 0
             count = self._misses or self._failures
-        most = max(MOST_FAILURES, 2 * self.settings.concurrency) if self.asker.server_answers else MISSES_AT_FIRST
-        if state != "ok" and count >= (most if state == "exhausted" else MOST_FAILURES):
-            raise UserError(*self._end_of(self.journal.last(question.id), count))
+        limit = MAX_FAILURES
+        if state == "exhausted":  # no answer, so nothing was paid
+            answers = self.asker.server_answers
+            limit = max(MAX_FAILURES, 2 * self.settings.concurrency) if answers else MAX_FIRST_MISSES
+        if state != "ok" and count >= limit:
+            raise UserError(*self._describe_failures(self.journal.last(question.id), count))
 
-    def _end_of(self, line: Mapping[str, Any], count: int) -> tuple[str, str]:
-        """Return the message and the cure after `count` failures in a row, of which `line` is the
-        last."""
+    def _describe_failures(self, line: Mapping[str, Any], count: int) -> tuple[str, str]:
+        """Return message and cure after `count` consecutive failures, the last one in `line`."""
         answer = answer_of(line)
-        cure = "another model or prompt"
+        cure = "use another model or prompt"
         if isinstance(answer, Failure):
             reason = answer.message
         elif answer.truncated:
             reason, cure = f"cut at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
         else:
-            reason = f"an answer that reads {answer.text[:60]!r}"
-        cure = f"read the answers in {self.journal.path}; {cure}, or run again to ask the next"
-        return f"{count} questions in a row without a useful answer, the last: {reason}", cure
+            reason = f"the answer {answer.text[:60]!r}"
+        cure = f"read the answers in {self.journal.path}; {cure}, or run again to ask the next questions"
+        return f"{count} questions in a row without a useful answer; the last: {reason}", cure
 
 
 class _Queue:
-    """Questions that threads take while they hold `lock`, and the first error of a thread."""
+    """Questions that threads take while holding `lock`, and the first error of a thread."""
 
     def __init__(self, questions: Iterator[Question]) -> None:
         self.questions, self.lock = questions, Lock()
         self.error: BaseException | None = None
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr)

@@ -1,7 +1,8 @@
-"""One chat request to an OpenAI-compatible server, and its result.
+"""Send one chat request to an OpenAI-compatible server and interpret the response.
 
-Sent by the openai SDK (`transport`). It never retries and never raises for what the server does:
-`asking` decides that. The key is sent and redacted, and goes nowhere else.
+Requests go through the openai SDK (`transport`), without retries. Errors of the server are
+returned, not raised: `asking` decides what to do. The key is sent to the server and redacted from
+responses.
 """
 
 from __future__ import annotations
@@ -30,17 +31,16 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 KEY = "OPENAI_API_KEY"
 TIMEOUT = 120.0
-"""Seconds without a sign of an answer."""
+"""Seconds that a server may be silent."""
 LONGEST_WAIT = 300.0
-"""Seconds. A server that asks for a longer pause has no answer today."""
+"""Maximum seconds to wait when a server asks for a pause; a longer pause is a failure."""
 LONGEST_MESSAGE = 300
-CURE_OF_A_REQUEST = "set what it names (critic.prompted.model, max_tokens, temperature) to what it takes"
+REQUEST_CURE = "set critic.prompted.model, max_tokens or temperature to a value that it accepts"
 SHORTEST_SECRET = 8
-"""Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an
-answer."""
+"""Minimum length of a redacted key; shorter ones (`none`, `EMPTY`) may be words of an answer."""
 REDACTED = "[key]"
 STREAM_STARTS = ("data:", "event:", "id:", "retry:", ":")
-"""The first characters of server-sent events; JSON starts with none of them."""
+"""Prefixes of server-sent events, which cannot start JSON."""
 FINISHES: Mapping[str, Literal["length", "content_filter"]] = {
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
     **dict.fromkeys(
@@ -48,26 +48,26 @@ FINISHES: Mapping[str, Literal["length", "content_filter"]] = {
         "content_filter",
     ),
 }
-"""Finish reasons of OpenAI, Gemini, Anthropic and Mistral (lower case); any other is a stop."""
+"""Finish reasons of OpenAI, Gemini, Anthropic and Mistral (lower case); any other means a stop."""
 _ESCAPE = re.compile(r"[\\%&]")
 
 FATAL: Mapping[Reason, tuple[str, str]] = {
-    "credit": ("says that the account's quota is used up", "add credit"),
+    "credit": ("reports that the account's quota is used up", "add credit"),
     "key": ("refused the key", "check OPENAI_API_KEY"),
     "model": ("has no such model", "check critic.prompted.model and base_url"),
     "path": ("has no chat completions there", "does base_url end in /v1, as in http://localhost:8000/v1?"),
 }
-"""Complaints that every request to come would meet, and their cures."""
+"""Errors that would fail every further request, with their cures."""
 
 
 class Endpoint:
-    """A server, by its base URL. Connections are kept open between requests; any thread may ask.
+    """A server at a base URL; safe to use from many threads, with persistent connections.
 
-    Whatever the server sends is decoded first, and then the key is redacted from it: every request
-    to a server goes through here. With `asks` False no request is sent, and no key is needed.
+    All requests to the server go through this class. Responses are decoded, and the key is then
+    redacted from them. With `asks` False no request is sent, and no key is needed.
 
     Raises:
-        UserError: the URL cannot be used, or OpenAI itself is meant and there is no key.
+        UserError: the URL is invalid, or it is OpenAI's service and there is no key.
     """
 
     def __init__(self, base_url: str | None, asks: bool = True) -> None:
@@ -80,11 +80,11 @@ class Endpoint:
         if asks and not self.key and url == OPENAI_URL:
             raise UserError(f"no API key in {KEY}", f"export {KEY}=... or set critic.prompted.base_url")
         if not (self.key.isascii() and self.key.isprintable()):
-            raise UserError("the API key has characters that no key has", f"export {KEY} again")
+            raise UserError("the API key contains invalid characters", f"export {KEY} again")
         self.redact = redactor(self.key)
         self._client: Client | None = None
         if asks:
-            from text2grad.chat.transport import Client  # imported here: the SDK takes time
+            from text2grad.chat.transport import Client  # imported late because the SDK loads slowly
 
             self._client = Client(url, self.key, {"api-key": self.key} if azure else {}, TIMEOUT)
 
@@ -95,11 +95,11 @@ class Endpoint:
 
     @property
     def is_openai(self) -> bool:
-        """True for OpenAI's own service, and Azure's."""
+        """True for the services of OpenAI and Azure."""
         return str(self._url.hostname).endswith(("openai.com", "azure.com"))
 
     def ask(self, body: str) -> Reply | Problem:
-        """Send one request, a JSON text, and wait for the end of its answer."""
+        """Send one request (a JSON text) and wait for the complete answer."""
         assert self._client is not None
         start = time.monotonic()
         try:
@@ -108,18 +108,17 @@ class Endpoint:
                 return self._problem(response.status_code, response.headers, response.text)
             content = self._content(response)
         except NoReplyError as error:
-            what = {"oversized": "the answer is not read", "cut": "the answer broke off"}.get(
+            what = {"oversized": "an answer that is too large", "cut": "an incomplete answer"}.get(
                 error.kind, "no answer"
             )
             message = f"{what} from {self.name}: {self.redact(str(error))}"
             return Problem(error.kind, message[:LONGEST_MESSAGE], cure=error.cure)
         except ExcessiveJSONError as error:
-            return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
+            return Problem("oversized", f"the answer of {self.name} is too large: {error.msg}", 200)
         return self.reply_of(content, time.monotonic() - start)
 
     def _content(self, response: httpx2.Response) -> Any:
-        """Return the JSON of an answer; None if it is not JSON, or not text in its declared
-        character set."""
+        """Return the JSON of an answer; None if it is not JSON or not in its declared encoding."""
         assert self._client is not None
         try:
             text = response.content.decode(response.charset_encoding or "utf-8")
@@ -140,7 +139,7 @@ class Endpoint:
             self._client.close()
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
-        """Read a chat completion, or the error that the server sent; `broken` if it is neither."""
+        """Parse a chat completion or an error of the server; `broken` if it is neither."""
         if (error := error_in(body)) is not None:
             return self.problem_of(200, error)
         try:
@@ -158,39 +157,40 @@ class Endpoint:
         return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
     def _problem(self, status: int, headers: Mapping[str, str], body: str) -> Problem:
-        if 300 <= status < 400:  # it is not followed, because the key and the responses would go there
-            where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
-            cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
+        if 300 <= status < 400:  # not followed, because the key and the responses would be sent there
+            address, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
+            cure = f"if you trust it, --{setting} {address}" if address else f"set {setting} to its address"
             return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
         return self.problem_of(status, read_error(body), retry_after(headers))
 
     def problem_of(self, status: int, error: ApiError, wait: float | None = None) -> Problem:
-        """Say what an error means for the request and for those to come.
+        """Return what an error means for this request and for further ones.
 
-        The status inside of an error says what came of a request that was answered with 200.
+        If the HTTP status is 200, the status inside the error counts.
         """
-        reason, words = error.reason, self.redact(error.message)
-        meant = error.status or 400 if status == 200 else status
-        if meant in (400, 403, 404, 422) and reason == "moderated":
-            return Problem("refused", f"content filter: {words}"[:LONGEST_MESSAGE], status)
-        if fatal := _fatal(meant, error):
-            message = f"{self.name} {fatal[0]} ({meant}): {words}"[:LONGEST_MESSAGE].rstrip(": ")
+        reason, text = error.reason, self.redact(error.message)
+        effective = error.status or 400 if status == 200 else status
+        if effective in (400, 403, 404, 422) and reason == "moderated":
+            return Problem("refused", f"content filter: {text}"[:LONGEST_MESSAGE], status)
+        if fatal := _fatal(effective, error):
+            message = f"{self.name} {fatal[0]} ({effective}): {text}"[:LONGEST_MESSAGE].rstrip(": ")
             return Problem("fatal", message, status, cure=fatal[1])
-        message = f"{self.name} answered {meant}: {words}"[:LONGEST_MESSAGE].rstrip(": ")
-        if reason == "too_long" or meant == 413:
+        message = f"{self.name} answered {effective}: {text}"[:LONGEST_MESSAGE].rstrip(": ")
+        if reason == "too_long" or effective == 413:
             return Problem("too_long", message, status)
-        if meant == 429:
+        if effective == 429:
             return Problem("busy", message, status, wait)
-        if meant in (408, 409, 425) or meant >= 500 or meant < 300 or (status == 200 and reason == "busy"):
+        is_temporary = effective in (408, 409, 425) or effective >= 500 or effective < 300
+        if is_temporary or (status == 200 and reason == "busy"):
             return Problem("broken", message, status, wait)
-        return Problem("unfit", message, status, wait, CURE_OF_A_REQUEST, error.refused)
+        return Problem("unfit", message, status, wait, REQUEST_CURE, error.refused)
 
 
 def _checked_url(url: str) -> SplitResult:
-    """Split a base URL.
+    """Parse a base URL.
 
     Raises:
-        UserError: it cannot be used.
+        UserError: it is invalid.
     """
     try:
         parts = urlsplit(url)
@@ -200,15 +200,14 @@ def _checked_url(url: str) -> SplitResult:
     if not usable or not url.isascii() or not url.isprintable():
         raise UserError(f"base_url {url!a} is not an http(s) address", "for example http://localhost:8000/v1")
     if "/chat/completions" in parts.path:
-        raise UserError("a base_url ends before /chat/completions", f"set it to {_address(url)}")
+        raise UserError("base_url must not include /chat/completions", f"set it to {_address(url)}")
     if parts.username or parts.password:
-        raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
+        raise UserError("base_url must not contain a password", "export OPENAI_API_KEY=... instead")
     return parts
 
 
 def _fatal(status: int, error: ApiError) -> tuple[str, str] | None:
-    """Return what an error says of every request to come, and its cure; None for one of this
-    request alone."""
+    """Return message and cure of an error that would fail every request; None for other errors."""
     reason = error.reason
     if status == 402 or (status in (403, 429) and reason == "credit"):
         reason = "credit"
@@ -222,19 +221,18 @@ def _fatal(status: int, error: ApiError) -> tuple[str, str] | None:
 
 
 def _address(location: str) -> str:
-    """The base URL in a Location header, safe to show; empty if there is none."""
+    """Return the base URL in a Location header, safe to print; empty if it is invalid."""
     try:
-        place = urlsplit("".join(c for c in location if c.isascii() and c.isprintable())[:LONGEST_MESSAGE])
+        url = urlsplit("".join(c for c in location if c.isascii() and c.isprintable())[:LONGEST_MESSAGE])
     except ValueError:
         return ""
-    if place.scheme not in ("http", "https") or not place.netloc or "@" in place.netloc:
+    if url.scheme not in ("http", "https") or not url.netloc or "@" in url.netloc:
         return ""
-    return f"{place.scheme}://{place.netloc}{place.path.removesuffix('/chat/completions')}"
+    return f"{url.scheme}://{url.netloc}{url.path.removesuffix('/chat/completions')}"
 
 
 def _text(value: Any, kind: str = "text") -> str:
-    """A text, or the parts of that kind of a list of parts, joined; what a model thought first is
-    neither."""
+    """Return a text, or the joined parts of one kind in a list of parts, without reasoning."""
     if isinstance(value, str):
         return value if kind == "text" else ""
     parts = value if isinstance(value, list) else [value]
@@ -250,8 +248,7 @@ def _part(part: Mapping[str, Any], kind: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says
-    nothing."""
+    """Return the seconds of Retry-After (a number or a date) or retry-after-ms, or None."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         with suppress(ValueError):
             seconds = float(headers.get(name) or "") / unit
@@ -264,23 +261,23 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def redactor(key: str) -> Callable[[str], str]:
-    """A function that takes the key out of decoded text.
+    """Return a function that removes the key from decoded text.
 
-    It is also found where each of its characters may be escaped once more, or several times, as in
-    JSON inside of JSON (`\\u0073`, `\\\\/`), in a URL (`%73`) or in HTML (`&#115;`): what is stored
-    here may be decoded later.
+    The key is also found if its characters are escaped, even repeatedly, as in nested JSON
+    (`\\u0073`, `\\\\/`), in a URL (`%73`) or in HTML (`&#115;`), because stored text may be decoded
+    later.
     """
     if len(key) < SHORTEST_SECRET:
         return lambda text: text
-    pattern = re.compile("".join(map(_ways, key)))
+    pattern = re.compile("".join(map(_encodings, key)))
     return lambda text: pattern.sub(REDACTED, text) if key in text or _ESCAPE.search(text) else text
 
 
-def _ways(character: str) -> str:
-    """A pattern of all ways to write a character."""
+def _encodings(character: str) -> str:
+    """Return a pattern of all encodings of a character."""
     code = ord(character)
     number = rf"0{{0,6}}(?i:{code:x})"
     escaped = (
-        rf"\\{{1,8}}(?:[uU]\{{?{number}\}}?|x{number}|0?{code:o})"  # bounded: an answer may be all backslashes
+        rf"\\{{1,8}}(?:[uU]\{{?{number}\}}?|x{number}|0?{code:o})"  # bounded, for an answer of backslashes only
     )
     return rf"(?:\\{{0,8}}{re.escape(character)}|{escaped}|%(?i:{code:02x})|&#(?:0{{0,6}}{code}|[xX]{number});?)"

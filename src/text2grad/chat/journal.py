@@ -1,15 +1,15 @@
-"""The journal of paid answers: append-only, nothing lost, nothing paid twice.
+"""An append-only journal of paid answers, so that no answer is lost or paid for twice.
 
-One JSON object per line. An answer is written as received, before it is read; how it was judged
-follows in a line of its own, together with the next answer (what is lost of these is judged again,
-and costs nothing). After a crash the file holds every answer that arrived, but at most the last
-line whole: a torn tail is cut when the journal is opened again. One process writes at a time (a
-lock that dies with its owner). A write that fails is taken back and is the last one: no line can
-follow half a line.
+The journal has one JSON object per line. An answer is written as received, before it is parsed. Its
+verdict follows on a separate line, written together with the next answer; a lost verdict is judged
+again at no cost. After a crash the file has every answer that arrived, except perhaps an incomplete
+last line, which is cut when the journal is opened. A lock, released when its process ends, allows
+one writer at a time. A failed write is undone and is the last one, so that no line can follow half
+a line.
 
-Text of a server is not trusted when it is read again either: counts and prices that are no finite
-numbers from 0 on are left out, and an answer that cannot be read is an empty one, which is judged
-as invalid.
+Text of a server is not trusted when the journal is loaded either: counts and prices that are not
+finite numbers >= 0 are dropped, and an unreadable answer becomes an empty one, which is judged
+invalid.
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ from text2grad.json_text import ExcessiveJSONError, from_json
 
 State = Literal["ok", "refused", "invalid", "exhausted"]
 STATES: tuple[State, ...] = get_args(State)
-STATE_OF: Mapping[FailureKind, State] = {
+FAILURE_STATES: Mapping[FailureKind, State] = {
     "refused": "refused",
     "invalid": "invalid",
     "truncated": "invalid",
     "unsupported": "invalid",
     "exhausted": "exhausted",
 }
-"""How a question ends whose answer is such a failure."""
+"""The final state of a question whose answer is a failure."""
 SYNC_SECONDS = 0.5
-"""At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the
-program."""
+"""Maximum seconds between writing an answer and its fsync, which a power loss may cost."""
 _ANSWER = re.compile(rb'\{"is": ?"answer", ?"id": ?"([^"\\]+)"')
 _REQUIRED = {
     "note": {"name", "value"},
@@ -57,11 +56,12 @@ _REQUIRED = {
 
 @dataclass(slots=True)
 class Slot:
-    """What is known of one request: how often it was answered, how it ended, and where its last
-    line is.
+    """The state of one request.
 
-    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1
-    without a line; `size` counts bytes; `answered`: the last line is an answer.
+    Attributes:
+        state: the final state; None while pending, which is before the answer or before its
+        verdict. answers: the number of answers. offset: the offset of its last line in the file, or
+        -1. size: the size of that line in bytes. answered: the last line is an answer.
     """
 
     state: State | None = None
@@ -73,11 +73,10 @@ class Slot:
 
 @dataclass
 class Totals:
-    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of
-    their day.
+    """Totals of all answers in a journal: tokens counted by the server, USD at the prices then.
 
-    `unpriced` answers have no price. `charged` is the highest price of requests without an answer,
-    which the server may still charge for.
+    `unpriced` counts answers without a price. `charged` is the maximum price of requests without an
+    answer, which the server may still charge for.
     """
 
     answers: int = 0
@@ -100,14 +99,10 @@ class Totals:
 
 
 class Journal:
-    """An open journal. Every method may be called from several threads.
+    """An open journal, safe to use from many threads.
 
-    The index in memory (`slots`) has one small entry per request (about 200 bytes); answers stay on
+    The index in memory (`slots`) has one entry of about 200 bytes per request; answers stay on
     disk.
-
-    Raises (from `open`):
-        UserError: another process writes it, it cannot be written, or a line in its middle is
-        damaged.
     """
 
     def __init__(self, path: Path, handle: int) -> None:
@@ -115,7 +110,7 @@ class Journal:
         self.slots: dict[str, Slot] = {}
         self.notes: dict[str, Any] = {}
         self.totals = Totals()
-        self._earlier: dict[str, list[tuple[int, int]]] = {}  # offset and size of answers that were asked for again
+        self._earlier: dict[str, list[tuple[int, int]]] = {}  # offset and size of replaced answers
         self._handle, self._end = handle, 0
         self._guard, self._synced = Lock(), time.monotonic()
         self._broken = ""
@@ -123,7 +118,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Take the lock, cut a torn tail, and read what is there."""
+        """Lock and load a journal, and cut an incomplete last line.
+
+        Raises:
+            UserError: another process is writing it, it cannot be written, or a line is damaged.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -143,13 +142,13 @@ class Journal:
 
     @classmethod
     def temporary(cls) -> Self:
-        """A journal that is gone when it is closed."""
+        """Create a journal that is deleted when it is closed."""
         handle, name = tempfile.mkstemp(prefix="text2grad.")
         os.unlink(name)
         return cls(Path(name), handle)
 
     def _load(self) -> None:
-        """Read all lines, and cut what follows the last line break."""
+        """Index all lines, and cut the file after the last line break."""
         with self.path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 if not raw.endswith(b"\n"):
@@ -170,7 +169,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Bring everything to the disk and give the lock back."""
+        """Write everything to the disk and release the lock."""
         if self._handle >= 0:
             try:
                 if not self._broken:
@@ -182,50 +181,49 @@ class Journal:
                 self._handle = -1
 
     def answer(self, id: str, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was
-        written."""
+        """Write a raw answer (text, truncated, usage, usd, seconds) and return its line."""
         return self._append({"is": "answer", "id": id, **line})
 
     def failure(self, id: str, kind: str, message: str) -> dict[str, Any]:
-        """Keep why there is no answer. Returns the line as it was written."""
+        """Write the reason of a missing answer and return its line."""
         return self._append({"is": "failure", "id": id, "kind": kind, "message": message})
 
     def charge(self, id: str, usd: float, why: str) -> None:
-        """Count a request that had no answer, but which the server may have counted."""
+        """Add the price of a request without an answer that the server may charge for."""
         self._append({"is": "charge", "id": id, "usd": usd, "message": why})
 
     def settle(self, id: str, state: State) -> None:
-        """Say how a request ended. A later answer opens it again."""
+        """Set the final state of a request; a later answer reopens it."""
         line = {"is": "state", "id": id, "state": state}
         with self._guard:
             self._states.append(_encoded(line))
             self._index(line)
 
     def note(self, name: str, value: Any) -> None:
-        """Remember something about the job itself; the last value of a name counts."""
+        """Store a value about the job under a name; the last value counts."""
         self._append({"is": "note", "name": name, "value": value})
 
     def slot(self, id: str) -> Slot:
-        """What is known of a request; an empty slot if nothing is."""
+        """Return the state of a request; an empty slot if it is not in the journal."""
         return self.slots.get(id) or Slot()
 
     def last(self, id: str) -> dict[str, Any]:
-        """The last answer or failure of a request, as it was written.
+        """Return the last answer or failure of a request, as written.
 
         Raises:
             KeyError: there is none.
         """
         slot = self.slots[id]
-        return self._read(slot.offset, slot.size)
+        return self._read_line(slot.offset, slot.size)
 
     def earlier(self, id: str) -> list[dict[str, Any]]:
-        """Return the answers to a question that were paid for before its last one."""
-        return [self._read(*place) for place in self._earlier.get(id, ())]
+        """Return the answers to a question before its last one."""
+        return [self._read_line(*entry) for entry in self._earlier.get(id, ())]
 
-    def _read(self, offset: int, size: int) -> dict[str, Any]:
+    def _read_line(self, offset: int, size: int) -> dict[str, Any]:
         data = os.pread(self._handle, size, offset)
         if len(data) < size:
-            raise UserError(f"{self.path} has become shorter", "leave the journal alone while it is written")
+            raise UserError(f"{self.path} was truncated", "do not change the journal while it is in use")
         return _line_of(data)
 
     def _append(self, line: dict[str, Any]) -> dict[str, Any]:
@@ -233,24 +231,24 @@ class Journal:
         data = _encoded(line)
         with self._guard:
             self._index(line, self._write(data), len(data))
-            late = time.monotonic() - self._synced > SYNC_SECONDS
-            if late:
+            sync_is_due = time.monotonic() - self._synced > SYNC_SECONDS
+            if sync_is_due:
                 self._synced = time.monotonic()
-        if late:
+        if sync_is_due:
             self._sync()
         return line
 
     def _write(self, data: bytes) -> int:
-        """Write the waiting states and `data` at once; where `data` begins."""
+        """Write the pending states and `data` in one call; return the offset of `data`."""
         states, self._states = b"".join(self._states), []
         if not self._broken and (states or data):
             try:
-                written = os.write(self._handle, states + data)
-                self._broken = "" if written == len(states) + len(data) else "the disk is full"
+                count = os.write(self._handle, states + data)
+                self._broken = "" if count == len(states) + len(data) else "the disk is full"
             except OSError as error:
                 self._broken = str(error.strerror)
             if self._broken:
-                with suppress(OSError):  # then the torn line is cut at the next start
+                with suppress(OSError):  # the incomplete line is otherwise cut at the next start
                     os.ftruncate(self._handle, self._end)
         self._raise_if_broken()
         self._end += len(states) + len(data)
@@ -265,7 +263,8 @@ class Journal:
 
     def _raise_if_broken(self) -> None:
         if self._broken:
-            raise UserError(f"cannot write {self.path}: {self._broken}", "make room and run the same command again")
+            cure = "free some space and run the same command again"
+            raise UserError(f"cannot write {self.path}: {self._broken}", cure)
 
     def _index(self, line: Mapping[str, Any], offset: int = -1, size: int = 0) -> None:
         kind = line["is"]
@@ -289,7 +288,7 @@ class Journal:
 
 
 def amount(value: object) -> float | None:
-    """A count or price from outside, if it is a finite number of at least 0."""
+    """Return an untrusted count or price as a float; None unless it is finite and >= 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -300,13 +299,17 @@ def amount(value: object) -> float | None:
 
 
 def _line_of(raw: bytes) -> dict[str, Any]:
-    """A valid line of a journal; ValueError, KeyError or TypeError otherwise."""
+    """Parse and validate a line of a journal.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is invalid.
+    """
     try:
         line = dict(from_json(raw.decode("utf-8")))
-    except ExcessiveJSONError:  # it was paid for: better an empty answer than a journal that cannot be opened
-        if (found := _ANSWER.match(raw)) is None:
+    except ExcessiveJSONError:  # an empty answer is better than a journal that cannot be opened
+        if (match := _ANSWER.match(raw)) is None:
             raise
-        return _clean({"is": "answer", "id": found[1].decode("utf-8"), "text": ""})
+        return _clean({"is": "answer", "id": match[1].decode("utf-8"), "text": ""})
     missing = _REQUIRED[line["is"]] - line.keys()
     name = line.get("name" if line["is"] == "note" else "id")
     if missing or not isinstance(name, str) or (line["is"] == "state" and line["state"] not in STATES):
@@ -315,7 +318,7 @@ def _line_of(raw: bytes) -> dict[str, Any]:
 
 
 def _clean(line: dict[str, Any]) -> dict[str, Any]:
-    """The line without what only looks like a text, a count or a price."""
+    """Return a line without invalid texts, counts and prices."""
     if line["is"] == "charge":
         return {**line, "usd": amount(line["usd"]) or 0.0}
     if line["is"] == "failure":

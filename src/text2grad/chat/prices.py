@@ -1,5 +1,4 @@
-"""What tokens cost: a file the user edits. A model that is not in it has no price; none is
-guessed."""
+"""Prices of tokens, read from a file that users can edit; prices are never guessed."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from text2grad.errors import UserError, first_error
 from text2grad.feedback import Record
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
-OURS = Path(__file__).with_name("prices.yaml")
+DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 CHARACTERS_PER_TOKEN = 4
-"""As in English: an estimate."""
-TOKENS_OF_A_TURN = 16
-"""At most, of what a chat template writes around a message."""
-ABSURD = 10.0
-"""A server's count beyond this many times the possible maximum is not believed."""
+"""An estimate for English."""
+TEMPLATE_TOKENS = 16
+"""Maximum tokens that a chat template adds to a message."""
+IMPLAUSIBLE = 10.0
+"""A count of a server is ignored if it exceeds the possible maximum by this factor."""
 
 
 class Price(Record):
@@ -31,18 +30,18 @@ class Price(Record):
     batch: float = Field(default=1.0, gt=0, le=1)
 
     def cost(self, usage: Mapping[str, float], batch: bool = False) -> float:
-        """Return the USD of one answer."""
+        """Return the price of one answer in USD."""
         tokens = usage.get("prompt_tokens", 0) * self.input + usage.get("completion_tokens", 0) * self.output
         return tokens / 1e6 * (self.batch if batch else 1.0)
 
 
 def read_prices(file: Path | None) -> dict[str, Price]:
-    """Read a file of prices by the exact names of models; None: those that come with text2grad.
+    """Read the prices by the exact names of models; None: the prices in text2grad.
 
     Raises:
-        UserError: the file cannot be read, or an entry in it is wrong (which, and how).
+        UserError: the file cannot be read, or an entry is invalid.
     """
-    path = file or OURS
+    path = file or DEFAULT_PRICES
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLMistakeError) as error:
@@ -60,16 +59,15 @@ def _read_price(path: Path, model: str, entry: Any) -> Price:
         raise UserError(f"{path}: {model}: {first_error(error)}", "write {input: 2.5, output: 10}") from error
 
 
-def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
-    """Return an upper bound on the usage of a request of these texts: no token is less than a
-    byte."""
+def max_tokens_of(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
+    """Return an upper bound of a request's usage, with one token per byte of its texts."""
     return {
-        "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TOKENS_OF_A_TURN for text in texts)),
+        "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TEMPLATE_TOKENS for text in texts)),
         "completion_tokens": float(max_tokens),
     }
 
 
-def believable(usage: Mapping[str, Any], most: Mapping[str, float]) -> dict[str, float]:
-    """Return the counts of a server that can be: not nothing, and not far above the most."""
+def plausible_usage(usage: Mapping[str, Any], most: Mapping[str, float]) -> dict[str, float]:
+    """Return the plausible counts of a server: above 0 and not far above the maximum in `most`."""
     counts = {name: amount(usage.get(name)) or 0.0 for name in most}
-    return {name: count for name, count in counts.items() if 0 < count <= ABSURD * most[name]}
+    return {name: count for name, count in counts.items() if 0 < count <= IMPLAUSIBLE * most[name]}

@@ -1,5 +1,4 @@
-"""One question to a chat model: the request body, and the id under which its answer is paid for
-once."""
+"""Questions to a chat model: their ids, so that each is paid for once, and their request bodies."""
 
 from __future__ import annotations
 
@@ -16,17 +15,20 @@ from text2grad.json_text import storable
 
 Format = Literal["json_schema", "json_object", "text"]
 FRESH_TEMPERATURE = 0.7
-"""Of the second try after a broken answer, where the first was greedy: the same would come
-again."""
+"""Minimum temperature of the second attempt; greedy decoding would repeat the broken answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request. `id` is the key of the journal.
+    """One question to a model.
 
-    `data` is the messages as JSON: they are encoded once, for the id and for every request.
-    `schema` (JSON text) is the form of the answer, "" where it is free; `about` the text that the
-    answer is about; `version` the version of the prompt that it was made from.
+    Attributes:
+        id: the key in the journal.
+        messages: the conversation.
+        data: the messages as JSON, encoded once for the id and all requests.
+        schema: the JSON schema of the answer as text; empty: free text.
+        about: the text that the answer is about.
+        version: the version of the prompt.
     """
 
     id: str
@@ -39,11 +41,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Questioner:
-    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the
-    server's own.
+    """Builds questions and requests for one model and its decoding parameters.
 
-    `refused` names the capabilities that the server does not have: they are no part of a question's
-    id, which is made of what is requested.
+    `temperature` None uses the server's default. `refused` are capabilities that the server lacks.
+    They do not change the id of a question, which depends on what was intended.
     """
 
     model: str
@@ -52,9 +53,9 @@ class Questioner:
     refused: frozenset[Capability] = frozenset()
 
     def question(self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "") -> Question:
-        """Return the request for one conversation. `version` names the prompt it was made from.
+        """Return the question for one conversation.
 
-        The id is a sha256 of everything that decides the answer: the messages, the prompt's
+        Its id is a sha256 of everything that determines the answer: the messages, the prompt's
         version, the model, the decoding parameters and the number of the sample, which is always 0.
         """
         messages = tuple({"role": turn.role, "content": storable(turn.content)} for turn in turns)
@@ -65,17 +66,16 @@ class Questioner:
 
     @property
     def limit(self) -> Capability:
-        """The name of the token limit: reasoning models of OpenAI know one, other servers the
-        other."""
+        """The option for the token limit, which differs between OpenAI and other servers."""
         return "max_completion_tokens" if "max_tokens" in self.refused else "max_tokens"
 
     def format_for(self, question: Question) -> Format:
-        """Return the strictest format of the answer that the question has and the server takes."""
+        """Return the strictest answer format of the question that the server supports."""
         formats: tuple[Format, ...] = ("json_schema", "json_object") if question.schema else ()
         return next((name for name in formats if name not in self.refused), "text")
 
     def capabilities(self, question: Question) -> frozenset[str]:
-        """Return what a request for the question asks of the server."""
+        """Return the capabilities that a request for the question needs."""
         names: set[str] = {self.format_for(question), self.limit}
         if self.temperature is not None:
             names.add("temperature")
@@ -84,21 +84,20 @@ class Questioner:
         return frozenset(names - self.refused)
 
     def without(self, capability: Capability) -> frozenset[Capability]:
-        """Return `refused` for a server that does not have this capability either, but then its
-        alternative."""
+        """Return `refused` with another capability, but without its alternative."""
         return (self.refused | {capability}) - {FALLBACKS[capability].instead}
 
     def request(self, question: Question, attempt: int = 0) -> str:
-        """Return the request as JSON in ASCII; a later `attempt` draws a fresh sample."""
+        """Return the request as ASCII JSON; an `attempt` above 0 draws a new sample."""
         options = self.options(question.schema, self.format_for(question), attempt > 0)
         messages = question.data
         if "system_role" in self.refused:
             messages = json.dumps(_without_system(question.messages))
         return f'{{"stream": false, "messages": {messages}, {options[1:]}'
 
-    @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job
+    @lru_cache(maxsize=64)  # noqa: B019 - instances are frozen and few
     def options(self, schema: str, answer_format: Format, fresh: bool = False) -> str:
-        """Return everything of a request but its messages."""
+        """Return a request without its messages, as JSON."""
         options: dict[str, Any] = {"model": self.model, self.limit: self.max_tokens}
         if self.temperature is not None and "temperature" not in self.refused:
             options["temperature"] = max(self.temperature, FRESH_TEMPERATURE) if fresh else self.temperature
@@ -111,8 +110,7 @@ class Questioner:
 
 
 def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Put the text of the system messages in front of the first other message, or in one of the
-    user."""
+    """Move the text of system messages to the start of the first other message."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
     if not others:

@@ -1,4 +1,4 @@
-"""What came of one request to a chat server: a reply, or the problem in its place."""
+"""The result of one request to a chat server: a reply or a problem."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any, Literal
 
 from text2grad.chat.api_errors import Capability
 
-Trouble = Literal[
+ProblemKind = Literal[
     "unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "too_long", "unfit", "fatal"
 ]
 
 
 class NoReplyError(Exception):
-    """The connection gave no answer, or none that is read (`kind`); `cure` is what the user can do
-    about it."""
+    """The connection gave no usable answer (`kind`); `cure` tells the user how to fix it."""
 
-    def __init__(self, kind: Trouble, words: str, cure: str = "") -> None:
+    def __init__(self, kind: ProblemKind, words: str, cure: str = "") -> None:
         super().__init__(words)
         self.kind, self.cure = kind, cure
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its text, whether it was cut at the token limit, what the server counts, seconds
-    it took."""
+    """An answer of a server.
+
+    `truncated`: the token limit was reached. `usage`: token counts of the server. `refusal`: the
+    reason of a refusal, else empty.
+    """
 
     text: str
     truncated: bool
@@ -36,17 +38,22 @@ class Reply:
 
 @dataclass(frozen=True)
 class Problem:
-    """The reason why there is no answer.
+    """The reason why a request has no answer.
 
-    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429. `broken`:
-    5xx, or not a valid answer. `oversized`: an answer too long, or nested too deeply, to be read.
-    `refused`: a content filter. `too_long`: this request does not fit the model. `unfit`: the
-    server will never take this request (other 4xx). `fatal`: it will take none (key, model, quota,
-    another address). `wait`: seconds the server asked for. `refused`: the capabilities of the
-    request that it does not have.
+    Attributes:
+        kind: `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: status
+            429. `broken`: status 5xx or an invalid answer. `oversized`: an answer too long or too
+            deeply nested to parse. `refused`: a content filter. `too_long`: the request does not
+            fit the model. `unfit`: the server rejects this request (other 4xx). `fatal`: the server
+            rejects every request (key, model, quota, redirection).
+        message: the error in one line.
+        status: the HTTP status, or 0.
+        wait: seconds that the server asked to wait.
+        cure: how the user can fix it.
+        refused: capabilities of the request that the server does not support.
     """
 
-    kind: Trouble
+    kind: ProblemKind
     message: str
     status: int = 0
     wait: float | None = None
@@ -54,11 +61,11 @@ class Problem:
     refused: frozenset[Capability] = frozenset()
 
     @property
-    def passing(self) -> bool:
-        """True if asking again may help."""
+    def is_temporary(self) -> bool:
+        """True if a retry may succeed."""
         return self.kind in ("unreachable", "cut", "timeout", "busy", "broken")
 
     @property
     def may_cost(self) -> bool:
-        """True if the server may charge for the request, because it may have written an answer."""
+        """True if the server may charge for the request because it may have generated an answer."""
         return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)

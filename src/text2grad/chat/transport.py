@@ -1,7 +1,7 @@
-"""The openai SDK's client over connections whose answers end in time and in size.
+"""Wrap the openai SDK's client with limits on the time and size of answers.
 
-Nothing is followed, retried or decompressed. The SDK takes 0.4 s of CPU to import: only what asks a
-server imports this module.
+Redirections, retries and compression are disabled. The SDK takes 0.4 s of CPU to import, so only
+code that sends requests imports this module.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 import openai
 
-from text2grad.chat.reply import NoReplyError, Trouble
+from text2grad.chat.reply import NoReplyError, ProblemKind
 from text2grad.errors import UserError
 
 MOST_BYTES = 1 << 24
-"""Of an answer."""
-WHOLE = 5.0
-"""A whole answer may take this many times the time a server may be silent."""
+"""Maximum size of an answer."""
+TOTAL_TIMEOUT_FACTOR = 5.0
+"""Maximum time of an answer, as a multiple of the time that a server may be silent."""
 
 
 class OversizedError(Exception):
-    """The answer is longer than any that is read."""
+    """The answer exceeds `MOST_BYTES`."""
 
 
-KINDS: Mapping[type, Trouble] = {
+KINDS: Mapping[type, ProblemKind] = {
     OversizedError: "oversized",
     httpx2.ReadTimeout: "timeout",
     httpx2.WriteTimeout: "timeout",
@@ -36,24 +36,24 @@ KINDS: Mapping[type, Trouble] = {
     httpx2.ReadError: "cut",
     httpx2.WriteError: "cut",
 }
-"""The trouble that an exception means; any other: the server was not reached."""
+"""The kind of problem of an exception; any other means that the server was not reached."""
 CHECK_SERVER = "is the server running? check critic.prompted.base_url"
 
 
 class Client:
-    """The SDK's client for chat requests to the server at `url`; without a `key` it sends none.
+    """The SDK's client for chat requests to the server at `url`; an empty `key` sends no key.
 
     Raises:
         UserError: the environment names an invalid proxy.
     """
 
     def __init__(self, url: str, key: str, headers: Mapping[str, str], timeout: float) -> None:
-        place = urlsplit(url)
+        parts = urlsplit(url)
         self._options: openai.RequestOptions = {} if key else {"headers": {"Authorization": openai.Omit()}}
         self._sdk = openai.OpenAI(
             api_key=key or "none",
-            base_url=place._replace(query="", fragment="").geturl(),
-            default_query=dict(parse_qsl(place.query)),
+            base_url=parts._replace(query="", fragment="").geturl(),
+            default_query=dict(parse_qsl(parts.query)),
             default_headers={"Accept-Encoding": "identity", **headers},
             timeout=timeout,
             max_retries=0,
@@ -61,10 +61,10 @@ class Client:
         )
 
     def post(self, body: bytes) -> httpx2.Response:
-        """Send one chat request and wait for the end of its answer, of any status.
+        """Send one chat request and return the complete response, with any status.
 
         Raises:
-            NoReplyError: there is none, or none that is read.
+            NoReplyError: there is no response, or it is too large.
         """
         try:
             return self._sdk.post("/chat/completions", cast_to=httpx2.Response, content=body, options=self._options)
@@ -77,11 +77,10 @@ class Client:
             raise NoReplyError(kind, str(cause) or type(cause).__name__, cure) from error
 
     def read_stream(self, response: httpx2.Response) -> dict[str, Any]:
-        """Join the events of a streamed answer into the body of one that is not streamed.
+        """Join the events of a streamed answer into the body of a normal one.
 
         Raises:
-            NoReplyError: the stream ended before the answer did, or holds an event that is not
-                JSON.
+            NoReplyError: the stream ended before the answer, or an event is not JSON.
         """
         try:
             return joined_chunks(openai.Stream(cast_to=object, response=response, client=self._sdk))
@@ -106,11 +105,10 @@ class Client:
 
 
 def joined_chunks(chunks: Iterable[Any]) -> dict[str, Any]:
-    """Join the chunks of a streamed chat completion into one completion; {} if they are chunks of
-    something else.
+    """Join the chunks of a streamed chat completion; return {} if they have another format.
 
     Raises:
-        NoReplyError: no chunk says why the answer ended, so it may be half an answer.
+        NoReplyError: no chunk has a finish reason, so the answer may be incomplete.
     """
     texts = {"content": "", "refusal": ""}
     finish, usage = None, None
@@ -136,19 +134,18 @@ def _http_client(timeout: float) -> httpx2.Client:
         response.headers.pop("content-encoding", None)
         stream = response.stream
         assert isinstance(stream, httpx2.SyncByteStream)
-        response.stream = _BoundedStream(stream, time.monotonic() + WHOLE * timeout)
+        response.stream = _BoundedStream(stream, time.monotonic() + TOTAL_TIMEOUT_FACTOR * timeout)
 
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     try:
         return httpx2.Client(limits=limits, follow_redirects=False, event_hooks={"response": [bound]})
     except (ValueError, ImportError, httpx2.InvalidURL) as error:
         cure = "export http_proxy=http://HOST:PORT, or unset it"
-        raise UserError("the proxy of the environment is not an http(s) address", cure) from error
+        raise UserError("the proxy in the environment is not an http(s) address", cure) from error
 
 
 class _BoundedStream(httpx2.SyncByteStream):
-    """The body of an answer, which ends by `deadline` (monotonic seconds) and after
-    `MOST_BYTES`."""
+    """A response body limited to `deadline` (monotonic seconds) and `MOST_BYTES`."""
 
     def __init__(self, stream: httpx2.SyncByteStream, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline

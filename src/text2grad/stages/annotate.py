@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from text2grad.chat.journal import STATE_OF, STATES
+from text2grad.chat.journal import FAILURE_STATES, STATES
 from text2grad.config import Config
 from text2grad.critics.program import outcome_counts
 from text2grad.data.records import write_feedback
@@ -65,7 +65,7 @@ class Tally:
         """The records, counted on their way."""
         for record in records:
             judgement = record.judgement()
-            self.ended[STATE_OF[judgement.kind] if isinstance(judgement, Failure) else "ok"] += 1
+            self.ended[FAILURE_STATES[judgement.kind] if isinstance(judgement, Failure) else "ok"] += 1
             self.scores += [record.score] if record.score is not None else []
             self.outcomes.update(outcome_counts([record]))
             self.spans += len(record.spans)

@@ -131,11 +131,11 @@ def test_a_short_write_is_taken_back_and_nothing_is_written_after_it(
     journal.settle("a", "ok")
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
-        with pytest.raises(UserError, match=r"cannot write .*journal: .*make room"):
+        with pytest.raises(UserError, match=r"cannot write .*journal: .*free some space"):
             journal.answer("b", LINE)
     assert place.read_bytes() == whole
     for _ in range(2):  # the disk has room again, but requests that are open must not write after half a line
-        with pytest.raises(UserError, match="make room"):
+        with pytest.raises(UserError, match="free some space"):
             journal.answer("c", LINE)
     assert journal.last("a")["text"] == LINE["text"]
     journal.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from annotating import Job, decoded
 from chat_server import GOOD, KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with
-from text2grad.chat.asking import pause_for_all
+from text2grad.chat.asking import global_pause
 from text2grad.chat.pace import FIRST_PAUSE
 from text2grad.feedback import Critique, Feedback
 from text2grad.jsonl import read_jsonl
@@ -120,7 +120,7 @@ def test_a_pause_of_ten_hours_ends_its_question_and_nobody_else_waits(job: Job) 
     ended = job.paid([f"n{n}" for n in range(20)])
     assert (ended.code, ended.counts) == (3, (20, 18, 0, 0, 2))
     assert (server.turns["n3"], server.turns["n7"]) == (1, 2)
-    assert [pause_for_all(wait) for wait in (None, 36_000.0, 20.0)] == [FIRST_PAUSE, FIRST_PAUSE, 20.0]
+    assert [global_pause(wait) for wait in (None, 36_000.0, 20.0)] == [FIRST_PAUSE, FIRST_PAUSE, 20.0]
 
 
 def test_too_many_requests_slow_everybody_down(job: Job) -> None:

@@ -309,7 +309,7 @@ def test_a_full_disk_is_one_line_and_what_was_paid_stays(job: Job, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", limited)
         code, _, err = job.paid(FORTY)
-    assert code == 1 and str(job.journal) in err and "make room" in err and len(err.splitlines()) == 1
+    assert code == 1 and str(job.journal) in err and "free some space" in err and len(err.splitlines()) == 1
     for line in job.journal.read_text().splitlines():
         json.loads(line)
     ended = job.paid(FORTY)

@@ -13,7 +13,7 @@ from typing import Protocol, get_args
 
 from text2grad.chat.base import Answer, Chat, Completion, GroundedChat, LimitedChat
 from text2grad.chat.client import OpenAIChat, PaidAnswer
-from text2grad.chat.journal import STATE_OF, State
+from text2grad.chat.journal import FAILURE_STATES, State
 from text2grad.chat.questions import Question
 from text2grad.critics.prompted.messages import Prompt, fitted_messages
 from text2grad.critics.prompted.reading import Reader
@@ -119,7 +119,7 @@ class PromptedCritic:
         if isinstance(answer, Completion) and not last and self._reader.broken(judgement):
             return None
         kept = self._reader.validated(judgement)
-        return STATE_OF[kept.kind] if isinstance(kept, Failure) else "ok"
+        return FAILURE_STATES[kept.kind] if isinstance(kept, Failure) else "ok"
 
     def feedback(self, pairs: Iterable[Pair]) -> Iterator[Feedback]:
         """The records of those pairs that an endpoint has answered, in their order; nothing is
