@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from human_data import small_config
-from text2grad.config.estimate import FIRST, FORWARD, SAMPLED, START, TINY_FACTS, estimate
+from text2grad.config.estimate import FORWARD, IMPORT_SECONDS, LOAD_SECONDS, SAMPLING_SPEED, TINY_FACTS, estimate
 from text2grad.config.sections import Config
 from text2grad.feedback import Critique, Example, Feedback, Message, Source
 from text2grad.settings import with_values
@@ -23,7 +23,7 @@ def seconds(config: Config, *steps: str, speed: float = SPEED, **values: int) ->
     example = Example(id="a", prompt=prompt, reference="It is 30 cm wide." * 20)
     record = Feedback.of(example, str(example.reference), Critique(text=""), Source(kind="human"))
     expected = estimate(config, [example] * 8, [example] * 2, [record] * 8, steps, speed)
-    return 60 * expected.minutes - FIRST - START * (2 * len(steps) + 1)
+    return 60 * expected.minutes - IMPORT_SECONDS - LOAD_SECONDS * (2 * len(steps) + 1)
 
 
 def test_work_grows_with_passes_steps_and_sampled_tokens(tmp_path: Path) -> None:
@@ -36,4 +36,4 @@ def test_work_grows_with_passes_steps_and_sampled_tokens(tmp_path: Path) -> None
     tokens = config.generation.max_new_tokens
     longer = seconds(config, "sft", generation__max_new_tokens=2 * tokens)
     sampled = 2 * 2 * (1 + config.evaluate.samples) * tokens  # two questions, two policies, greedy and sampled
-    assert longer - sft == pytest.approx(sampled * FORWARD * TINY_FACTS.parameters / (SAMPLED * SPEED))
+    assert longer - sft == pytest.approx(sampled * FORWARD * TINY_FACTS.parameters / (SAMPLING_SPEED * SPEED))

@@ -10,7 +10,7 @@ from functools import partial
 from text2grad import wire
 from text2grad.config import TINY, Config, RewardModelSettings
 from text2grad.critics.prompted import judge_messages
-from text2grad.durable.run import CHECKPOINTS, ResumeMode
+from text2grad.durable.run import CHECKPOINTS, OnStep, ResumeMode
 from text2grad.engines.processes import is_split
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span, within_turns
@@ -58,8 +58,10 @@ class SFTSummary(Summary):
     out: str
 
 
-def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
+def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None = None) -> SFTSummary:
     """Fine-tune the base model on reference answers: start or resume `sft`.
+
+    `on_step` is called after each update, as in `RunOptions`.
 
     Raises:
         UserError: `sft` is finished, or no example has a reference answer.
@@ -78,7 +80,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         policy = load_policy(base_policy(stage, task, examples))
         pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
         run = stage.finalise(policy, facts_of_pairs(policy, pairs))
-    with run.begin() as options:
+    with run.begin(on_step=on_step) as options:
         settings = run.config.sft
         floor = LossFloor.of(settings, len(pairs))
         metrics = train(policy, pairs, settings, options, stopping=floor)

@@ -272,8 +272,12 @@ class OfflineSummary(Summary):
     out: str
 
 
-def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMode = "auto") -> OfflineSummary:
+def run_train_offline(
+    config: Config, source: Path, name: str, resume: ResumeMode = "auto", on_step: OnStep | None = None
+) -> OfflineSummary:
     """Learn from the annotated answers in `source`: start or resume the run `ppo/<name>`.
+
+    `on_step` is called after each update, as in `RunOptions`.
 
     Raises:
         UserError: the file has no record to learn from (`read_training_records`), no record marks
@@ -294,7 +298,7 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     left_out = {**left_out, "too_long": count - len(records)}
     answers = [Pair(record.id, record.prompt, record.response) for record in records]
     run = stage.finalise(policy, facts_of_pairs(policy, answers))
-    with run.begin() as options:
+    with run.begin(on_step=on_step) as options:
         settings, logged = run.config, [logged_answer(record) for record in records]
         metrics = train_offline(policy, logged, settings.offline, settings.credit, options)
     return OfflineSummary(

@@ -167,10 +167,10 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
     if state.get("identity") == identity and "kept" in state and not options.restart:
         print(f"no new feedback in {folder}", file=sys.stderr)
         return summary
-    print_plan(config, plan, pending)
+    expected = print_plan(config, plan, pending)
     if options.plan:
         return summary
-    steps = Steps(run.path, identity, options.restart or state.get("identity") != identity)
+    steps = Steps(run.path, identity, options.restart or state.get("identity") != identity, expected)
     comparison, best = train(config, plan, merge_feedback(earlier.records, pending), steps, lambda: None)
     verdict = describe_verdict(comparison, best)
     if comparison.better:

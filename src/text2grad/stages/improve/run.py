@@ -21,6 +21,7 @@ from text2grad.eval.improvement import Comparison, compare, expectations
 from text2grad.feedback import Example, Feedback
 from text2grad.json_text import to_json
 from text2grad.stages import Summary
+from text2grad.stages.improve.forecast import Forecast
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
 from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_atomically, write_json
@@ -62,12 +63,13 @@ class Steps:
         folder: the run folder, which holds their state.
         identity: a digest of feedback and settings.
         restart: start over what was trained before.
+        expected: the estimated time, which is corrected by the steps.
 
     Raises:
         UserError: the folder holds steps of another identity, and `restart` is false.
     """
 
-    def __init__(self, folder: Path, identity: str, restart: bool) -> None:
+    def __init__(self, folder: Path, identity: str, restart: bool, expected: Estimate) -> None:
         self.file = folder / STATE
         self.state = read_state(folder)
         if self.state and self.state["identity"] != identity and not restart:
@@ -77,17 +79,21 @@ class Steps:
             for name in (SFT, f"ppo/{OFFLINE}", "evaluation"):
                 shutil.rmtree(folder / name, ignore_errors=True)
             self.state = {"identity": identity, "seconds": {}}
+        self.forecast = Forecast(expected)
 
     def run(self, name: str, command: Sequence[str], work: Callable[[], object]) -> None:
         """Print the command of a step, and run the step unless it has finished before."""
         print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
         if name in self.state["seconds"]:
             print(f"  ended before, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
+            self.forecast.skip(name)
             return
         started = time.perf_counter()
         work()
-        self.state["seconds"][name] = round(time.perf_counter() - started, 1)
+        seconds = time.perf_counter() - started
+        self.state["seconds"][name] = round(seconds, 1)
         self.save()
+        self.forecast.finish(name, seconds)
 
     def save(self, **values: Any) -> None:
         """Write the state, with new values."""
@@ -148,7 +154,7 @@ def run_improve(
         return summary
     run = RunFolder.of(config)
     run.refuse_unwritable()
-    steps = Steps(run.path, _identity(source, dump_config(config, only_set=True)), options.restart)
+    steps = Steps(run.path, _identity(source, dump_config(config, only_set=True)), options.restart, expected)
     comparison, best = train(config, plan, source.records, steps, partial(_import, config, source, steps))
     verdict = describe_verdict(comparison, best)
     target = None
@@ -227,10 +233,16 @@ def train(
     write_feedback()
     with_config = ["--config", str(run.path / SETTINGS)]
     if SFT in plan.steps:
-        steps.run(SFT, ["sft", *with_config], lambda: run_sft(config))
+        steps.run(SFT, ["sft", *with_config], lambda: run_sft(config, on_step=steps.forecast.on_update(SFT)))
     if OFFLINE in plan.steps:
         command = ["train", "--offline", str(run.feedback_file), *with_config]
-        steps.run(OFFLINE, command, lambda: run_train_offline(config, run.feedback_file, OFFLINE))
+        steps.run(
+            OFFLINE,
+            command,
+            lambda: run_train_offline(
+                config, run.feedback_file, OFFLINE, on_step=steps.forecast.on_update(OFFLINE)
+            ),
+        )
     for name in (BASE, *plan.steps):
         steps.run(f"evaluate {name}", ["evaluate", name, *with_config], partial(run_evaluate, config, name))
     comparison, best = _best_policy(run, records, plan)
