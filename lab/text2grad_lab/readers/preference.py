@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from text2grad.data.export import Pairs
 from text2grad.data.files import Row, convert_rows, load_rows, required_text
+from text2grad.data.keys import RECORD_KEYS
 from text2grad.data.published import Response, responses_of
-from text2grad.data.records import OWN_KEYS
 from text2grad.data.spans.marks import as_turns
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference, Transcript, response_key
@@ -30,7 +30,7 @@ def read_pairs(data: str, split: str = "") -> Pairs:
         UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
     """
     rows = load_rows(data, None, split)
-    if rows[0].keys() >= OWN_KEYS:
+    if rows[0].keys() >= RECORD_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
         raise UserError(f"{data} has feedback and no pairs", cure)
     kept: dict[tuple[object, ...], Preference] = {}

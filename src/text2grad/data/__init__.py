@@ -1,6 +1,6 @@
-"""Readers and writers of other tools' files and of published data sets: feedback in, feedback out.
+"""Feedback in and out: other tools' files, tables, and published data sets.
 
-Nothing is guessed: a mark that is not where it says, or has a label that is neither praise nor
-criticism, yields no span and is counted in the record's `meta`; so is a quote that is not in the
-response or is there more than once. What the person wrote stays in the critique's text in any case.
+Nothing is guessed: a mark that does not fit its text, or whose label is neither praise nor
+criticism, yields no span and is counted in the record's `meta`, as is a quote that is missing or
+ambiguous. The person's own words stay in the critique.
 """

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from text2grad.data.conversations import parse_turns
 from text2grad.data.files import Row
+from text2grad.data.keys import COLUMNS
 from text2grad.data.opinions import Importer
 from text2grad.data.records import build_record
-from text2grad.data.remarks import AS_IT_IS, COLUMNS, DECLARED, NO_SPANS, read_row
+from text2grad.data.remarks import DECLARED, LITERAL_PREFIX, NO_SPANS, read_row
 from text2grad.data.scale import Scales
 from text2grad.data.spans.marks import LABELS, Mark, drop_empty
 from text2grad.data.spans.markup import write_markup
@@ -36,63 +37,60 @@ from text2grad.jsonl import whole_file
 TABLE = Importer("csv", lambda row, id, names: ())
 
 
-# A spreadsheet: a row is written as a person would write it where that is read back as the same
-# record: quotes, a # line each, else mark-up in the response. Only otherwise its spans are a list
-# with offsets, as JSON.
+# A table. A row is written as a person would write it, if that is read back as the same record:
+# with quotes, one per line, else with mark-up in the response. Otherwise the spans are JSON with
+# offsets.
 
-_SAME = ("id", "prompt", "response", "critique", "spans", "score")
+_COMPARED = ("id", "prompt", "response", "critique", "spans", "score")
 
 
 def table_row(record: Feedback) -> Row:
-    """A record as a row; of two spans with the same place and label, a reader will take the first.
+    """Write a record as a row; of two spans with one place and label, a reader uses the first.
 
     Raises:
-        UserError: its response has turns, and its spans cannot be read back from a table.
+        UserError: the response has turns, and its spans cannot be read back from a table.
     """
-    rows = list(_rows(record))
-    found = next((row for row in rows if _is_read_back(row, record)), None)
-    if found is None and isinstance(record.response, Transcript):
+    candidates = list(_candidate_rows(record))
+    row = next((row for row in candidates if _is_read_back(row, record)), None)
+    if row is None and isinstance(record.response, Transcript):
         message = f"the response of {record.id!r} has turns that no table gives back with their spans"
         raise UserError(message, "keep the JSON Lines file, or leave such records out")
-    return found or rows[-1]
+    return row or candidates[-1]
 
 
-def _rows(record: Feedback) -> Iterator[Row]:
-    """What could say the same as a record, the plainest first."""
+def _candidate_rows(record: Feedback) -> Iterator[Row]:
+    """Yield rows that may be read back as the record, the plainest first."""
+    has_turns = isinstance(record.response, Transcript)
     score = "" if record.score is None else format(Decimal(repr(record.score)), "f")
     row = {
         **dict.fromkeys(COLUMNS, ""),
         "id": record.id,
         "prompt": _prompt(record.prompt),
-        "response": _response(record.response),
+        "response": to_json(as_messages(record.response)) if has_turns else record.response,
         "critique": record.critique,
         "score": score.removesuffix(".0"),
         **{name: _text(record, name) for name in ("corrected", "annotator")},
     }
-    by_label = {name: [span.text for span in record.spans if span.label == of] for of, name in LABELS.items()}
+    by_label = {name: [span.text for span in record.spans if span.label == label] for label, name in LABELS.items()}
     marks = [Mark(span.start, span.end, f"{span.label:+d}", span.text, span.reason) for span in record.spans]
     spans = [span.model_dump(exclude_defaults=True) for span in record.spans]
     yield row
     if isinstance(record.response, Transcript):
         quotes = zip(record.spans, to_quotes(record.spans, record.response), strict=True)
-        named = [_named(quote, span.label) for span, quote in quotes]
-        yield {**row, "spans": to_json(named) if named else NO_SPANS}
+        entries = [_span_entry(quote, span.label) for span, quote in quotes]
+        yield {**row, "spans": to_json(entries) if entries else NO_SPANS}
         return
     yield {**row, **{name: "\n".join(texts) for name, texts in by_label.items()}}
     yield {**row, "response": write_markup(record.response, marks)}
     exact = {**row, "spans": to_json(spans) if spans else NO_SPANS}
     yield exact
-    yield {**exact, "critique": AS_IT_IS + record.critique}
+    yield {**exact, "critique": LITERAL_PREFIX + record.critique}
 
 
-def _response(response: str) -> str:
-    return to_json(as_messages(response)) if isinstance(response, Transcript) else response
-
-
-def _named(quote: Quote, label: Label) -> Row:
-    """A quote as an entry of the spans of a row."""
-    named = {"turn": quote.turn, "occurrence": quote.occurrence, "reason": quote.reason}
-    return {"text": quote.text, "label": LABELS.get(label, ""), **drop_empty(**named)}
+def _span_entry(quote: Quote, label: Label) -> Row:
+    """Return a quote as an entry of the column `spans`."""
+    optional = drop_empty(turn=quote.turn, occurrence=quote.occurrence, reason=quote.reason)
+    return {"text": quote.text, "label": LABELS.get(label, ""), **optional}
 
 
 def _is_read_back(row: Row, record: Feedback) -> bool:
@@ -103,7 +101,7 @@ def _is_read_back(row: Row, record: Feedback) -> bool:
     if opinion.losses or opinion.skipped:
         return False
     read = build_record(TABLE, opinion, Scales({}), {})
-    if any(getattr(read, name) != getattr(record, name) for name in _SAME):
+    if any(getattr(read, name) != getattr(record, name) for name in _COMPARED):
         return False
     invented = read.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
     return not invented and all(_text(read, name) == _text(record, name) for name in ("corrected", "annotator"))
@@ -114,14 +112,14 @@ def _text(record: Feedback, name: str) -> str:
 
 
 def _prompt(prompt: tuple[Message, ...]) -> str:
-    """One user turn as it is, unless it looks like a list of turns; else the turns as JSON."""
+    """Return a single user turn as text, unless it looks like turns itself; else turns as JSON."""
     text = prompt[0].content
-    plain = len(prompt) == 1 and prompt[0].role == "user" and bool(text.strip())
+    is_text = len(prompt) == 1 and prompt[0].role == "user" and bool(text.strip())
     try:
-        plain = plain and not parse_turns(text, "prompt")
+        is_text = is_text and not parse_turns(text, "prompt")
     except ValueError:
-        plain = False
-    return text if plain else to_json([turn.model_dump() for turn in prompt])
+        is_text = False
+    return text if is_text else to_json([turn.model_dump() for turn in prompt])
 
 
 # Preference pairs.
@@ -129,34 +127,34 @@ def _prompt(prompt: tuple[Message, ...]) -> str:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs in their order, and what gave none, counted by its reason."""
+    """Preference pairs in order, and the records or prompts that gave none, by reason."""
 
     pairs: list[Preference]
     left_out: Mapping[str, int]
 
 
-def build_pairs(records: Iterable[Feedback], most: int = 1) -> Pairs:
-    """What people corrected over the response; of several scored responses to one prompt, the
-    better over the worse (programs that pass and that fail: paper, appendix N), at most `most`
-    pairs.
+def build_pairs(records: Iterable[Feedback], pairs_per_prompt: int = 1) -> Pairs:
+    """Build preference pairs: corrections over responses, and better over worse responses.
 
-    The first is the best over the worst, then the second best over the second worst and so on;
-    where one side is short, its responses come again beside others. A prompt gives no pair if it
-    has one scored response, if all have one score, or if best and worst read the same.
+    The responses to a prompt are paired by their scores, from both ends: the best over the worst,
+    the second best over the second worst, and so on. Where one side is short, its responses are
+    used again. This also pairs programs that pass with programs that fail (paper, appendix N). A
+    prompt gives no pair if it has one scored response, if all scores are equal, or if the best and
+    the worst response are the same text.
     """
-    found: list[Preference] = []
+    pairs: list[Preference] = []
     left_out = Counter[str]()
     scored: dict[str, list[Feedback]] = {}
     for record in records:
         corrected = str(record.meta.get("corrected") or "")
         if corrected and corrected != record.response:
-            found.append(_preference(record, corrected, record.response))
+            pairs.append(_preference(record, corrected, record.response))
         elif record.score is None:
             left_out["without_score"] += 1
         else:
             scored.setdefault(to_json([turn.model_dump() for turn in record.prompt]), []).append(record)
     for group in scored.values():
-        best, worst = (choose(group, key=lambda record: record.score or 0.0) for choose in (max, min))
+        best, worst = (choose(group, key=_score) for choose in (max, min))
         if len(group) < 2:
             left_out["single"] += 1
         elif best.score == worst.score:
@@ -164,20 +162,23 @@ def build_pairs(records: Iterable[Feedback], most: int = 1) -> Pairs:
         elif response_key(best.response).strip() == response_key(worst.response).strip():
             left_out["equal_sides"] += 1
         else:
-            found += _from_both_ends(group, most)
-    return Pairs(found, dict(left_out))
+            pairs += _pairs_from_both_ends(group, pairs_per_prompt)
+    return Pairs(pairs, dict(left_out))
 
 
-def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference]:
-    """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of
-    equals first."""
+def _score(record: Feedback) -> float:
+    return record.score or 0.0
+
+
+def _pairs_from_both_ends(group: Sequence[Feedback], count: int) -> Iterator[Preference]:
+    """Yield pairs of distinct responses to one prompt; ties keep the order of the records."""
     distinct = {response_key(record.response).strip(): record for record in reversed(group)}
-    downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
-    upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
+    best_first = sorted(reversed(distinct.values()), key=lambda record: -_score(record))
+    worst_first = sorted(reversed(distinct.values()), key=_score)
     ranks = sorted(product(range(len(distinct)), repeat=2), key=lambda pair: (abs(pair[0] - pair[1]), pair))
-    both = ((downwards[i], upwards[j]) for i, j in ranks)
-    apart = (pair for pair in both if (pair[0].score or 0.0) > (pair[1].score or 0.0))
-    for better, worse in islice(apart, most):
+    pairs = ((best_first[i], worst_first[j]) for i, j in ranks)
+    ordered = (pair for pair in pairs if _score(pair[0]) > _score(pair[1]))
+    for better, worse in islice(ordered, count):
         yield _preference(better, better.response, worse.response)
 
 
@@ -186,12 +187,12 @@ def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:
 
 
 def as_messages(response: str) -> list[dict[str, str]]:
-    """A response as the messages of a chat, in JSON."""
+    """Return a response as chat messages."""
     return [message.model_dump() for message in conversation_of(response)]
 
 
 def preference_row(pair: Preference) -> Row:
-    """A pair in TRL's conversational shape."""
+    """Return a pair in TRL's conversational format."""
     sides = {"chosen": pair.chosen, "rejected": pair.rejected}
     answers = {side: as_messages(text) for side, text in sides.items()}
     return {"id": pair.id, "prompt": [turn.model_dump() for turn in pair.prompt], **answers}
@@ -202,21 +203,21 @@ def preference_row(pair: Preference) -> Row:
 
 WRITERS: Mapping[str, Callable[[Iterable[Feedback], int], Iterator[Row]]] = {
     "csv": lambda records, _: (table_row(record) for record in records if record.error is None),
-    "preference": lambda records, most: map(preference_row, build_pairs(records, most).pairs),
+    "preference": lambda records, count: map(preference_row, build_pairs(records, count).pairs),
 }
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
 
 
 def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
-    """Write records for another tool, at once.
+    """Write records for another tool, atomically.
 
-    Spans of neither sign are left out: no other tool has a label for them.
+    Spans without a sign are left out: no other tool has a label for them.
 
     Args:
-        records: what is written.
-        kind: the shape of the file, one of `WRITERS`.
+        records: the records.
+        kind: the format, one of `WRITERS`.
         out: the file.
-        pairs: preference pairs of a prompt, at most.
+        pairs: at most so many preference pairs per prompt.
 
     Returns:
         The number of rows.
@@ -239,12 +240,13 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
 
 
 def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
-    """Write rows of the shape `kind`, at once.
+    """Write rows in the format `kind`, atomically.
 
     Raises:
         UserError: the file cannot be written.
     """
-    encoding = "utf-8-sig" if kind == "csv" else "utf-8"  # without it Excel reads another code page, and saves that
+    # Without the signature, Excel reads and saves a table in another code page.
+    encoding = "utf-8-sig" if kind == "csv" else "utf-8"
     with whole_file(out, encoding=encoding, errors="replace", newline="") as file:
         if kind == "csv":
             writer = csv.DictWriter(file, COLUMNS)
@@ -255,8 +257,7 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
 
 
 def count_left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
-    """What was not written, by the reason: records that gave no preference pair, else spans without
-    a sign."""
+    """Count what `export` leaves out: records without a pair, or spans without a sign."""
     if kind == "preference":
         return {"left_out": build_pairs(records).left_out}
     count = sum(not span.label for record in records for span in record.spans)

@@ -1,7 +1,7 @@
-"""Read the rows of a file, the first of three passes: rows -> opinions -> records.
+"""Rows of files, the first of three passes: rows -> opinions -> records.
 
-A file is JSON Lines, JSON or a table (`data.spreadsheets`); what is in it decides, not its name.
-Rows may also come from a data set on the Hugging Face hub.
+A file is JSON Lines, JSON or a table (`data.spreadsheets`), detected by its content rather than its
+name. Rows may also come from a data set on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from text2grad.unicode_words import pieces
 
 Row = dict[str, Any]
 LocatedRow = tuple[str, Row]
-"""A row behind its place in the file: `line 3`, `record 3` of a .json file, `row 3` of a table."""
+"""(location, row): `line 3` of JSON Lines, `record 3` of JSON, `row 3` of a table."""
 T = TypeVar("T")
 _LINES = "to_json('{path}.jsonl', orient='records', lines=True)"
 _LOAD = "python -c \"from datasets import Dataset; Dataset.from_file('{path}').to_json('{path}.jsonl')\""
 _PANDAS = "python -c \"import pandas; pandas.read_%s('{path}').%s\""
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _SQLITE = "sqlite3 -json '{path}' 'SELECT * FROM TABLE' > '{path}.json'"
-_OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
+_UNSUPPORTED: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".feather", (b"ARROW1",), "is an Arrow file, not text", _PANDAS % ("feather", _LINES)),
     ("", (b"\xff\xff\xff\xff",), "is an Arrow file, not text", _LOAD),
     (".parquet", (b"PAR1",), "is a Parquet file, not text", _PANDAS % ("parquet", _LINES)),
@@ -50,24 +50,20 @@ _OTHER_KINDS: Sequence[tuple[str, tuple[bytes, ...], str, str]] = (
     (".xml .xmi", (), "is XML", "export JSON"),
     (".conll .iob .bio .conllu", (), "has tokens and no text", "export JSON with offsets"),
 )
-"""Files that are not read: their suffixes (an .arrow is of two kinds), first bytes, kind, and the
-cure."""
+"""Unsupported files: suffixes, magic bytes, kind, and how to convert them."""
 _NO_FEEDBACK = re.compile(
     r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
     re.IGNORECASE,
 )
-"""Names of files that systems, editors and browsers leave in folders, and of those that declare
-what others ask."""
+"""Names of temporary and system files, and of the settings that tools put beside an export."""
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
-"""Keys under which tools put the one list of an export."""
+"""Keys under which tools put the list of rows."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
-"""A packed file may unpack to 64 MiB, or to 100 times its size: text of tasks packs to a tenth, a
-bomb to a thousandth."""
+"""A gzip file may unpack to 64 MiB or to 100 times its size (text: 10 times, a bomb: 1,000)."""
 
 
 class RowError(ValueError):
-    """A row that cannot be used, with its cure: the cure is for the file where all rows are
-    alike."""
+    """An unusable row, with a cure that holds for all such rows of the file."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(message)
@@ -76,12 +72,10 @@ class RowError(ValueError):
 
 @dataclass(frozen=True)
 class HubData:
-    """A data set on the hub: the split to train on, and the split it comes with to measure on ("":
-    none).
+    """The splits of a hub data set for training and for evaluation ("" without one).
 
-    A split that ends in .json or .jsonl is a file of the data set, for sets that have only a
-    loading script: `datasets` no longer runs those. Of a set with several configurations,
-    "configuration/split".
+    A split that ends in .json or .jsonl is a file of the data set: `datasets` no longer runs
+    loading scripts. Where a data set has several configurations, write "configuration/split".
     """
 
     train: str = "train"
@@ -95,18 +89,20 @@ HUB: Mapping[str, HubData] = {
 
 
 def hub_data(name: str) -> HubData:
-    """The splits of a data set on the hub; `train` alone for a set that is not listed here."""
+    """Return the splits of a hub data set; `train` alone for one that `HUB` does not list."""
     return HUB.get(name, HubData())
 
 
 def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]:
-    """Load the rows of a local file if `data` is one (or is named like one), else of the hub data
-    set.
+    """Load the rows of a local file, or of a hub data set.
 
-    `split` is of the hub data set; "": the one to train on.
+    Args:
+        data: a file that exists or is named like one, else the name of a hub data set.
+        limit: the number of rows to read, None for all.
+        split: the split of the hub data set, "" for the one to train on.
 
     Raises:
-        UserError: the file or data set cannot be loaded, or has no rows.
+        UserError: the data cannot be loaded, or has no rows.
     """
     path = Path(data)
     local = path.exists() or is_table(path) or path.name.lower().endswith((".json", ".jsonl", ".jsonl.gz"))
@@ -118,21 +114,26 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
 
 
 def read_rows(path: Path, sheet: str = "") -> Iterator[Row]:
-    """The rows of a file without their places; see `rows`."""
+    """Yield the rows of a file; see `read_located_rows`."""
     return (row for _, row in read_located_rows(path, sheet))
 
 
 def read_located_rows(path: Path, sheet: str = "") -> Iterator[LocatedRow]:
-    """The rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or
-    of a table with a header, each with its place. Of a workbook, those of the `sheet`, or of the
-    only one with a table of answers.
+    """Yield the rows of a file with their locations.
+
+    JSON Lines (gzipped or not), JSON with a list of objects or objects by id, or a table with a
+    header.
+
+    Args:
+        path: the file.
+        sheet: the sheet of a workbook, "" for the only one with a table of answers.
 
     Raises:
-        UserError: the file is missing, is not UTF-8 or not of its kind, has something else than
-            objects, or unpacks to more than `LEAST_UNPACKED` and `MOST_TIMES` allow; says where.
+        UserError: the file is missing, malformed or of an unsupported kind, has something other
+            than objects, or unpacks to more than `LEAST_UNPACKED` and `MOST_TIMES` allow.
     """
     if path.is_dir():
-        raise _is_folder(path)
+        raise _folder_error(path)
     with reading(path):
         data = path.read_bytes()
     if is_workbook(path, data):
@@ -140,23 +141,23 @@ def read_located_rows(path: Path, sheet: str = "") -> Iterator[LocatedRow]:
         return
     if sheet:
         raise UserError(f"{path} is no workbook and has no sheet {sheet!r}", "leave out --sheet")
-    kinds = [kind for kind in _OTHER_KINDS if path.suffix.lower() in kind[0].split()]
-    kinds += [kind for kind in _OTHER_KINDS if data.startswith(kind[1])]
-    for _, _, what, cure in kinds[:1]:
-        raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
-    text = decode(path, _unpacked(path) if data.startswith(b"\x1f\x8b") or path.suffix == ".gz" else data)
+    kinds = [kind for kind in _UNSUPPORTED if path.suffix.lower() in kind[0].split()]
+    kinds += [kind for kind in _UNSUPPORTED if data.startswith(kind[1])]
+    for _, _, kind, cure in kinds[:1]:
+        raise UserError(f"{path} {kind}", cure.replace("{path}", str(path)))
+    text = decode(path, _unpack(path) if data.startswith(b"\x1f\x8b") or path.suffix == ".gz" else data)
     if is_table(path, text):
         yield from table_rows(path, text)
         return
-    for noun, number, row in _objects(path, text) if text.strip() else ():
+    for location, row in _json_values(path, text) if text.strip() else ():
         if not isinstance(row, dict):
-            raise UserError(f"{path}: {noun} {number} is not an object", "one object per record")
-        yield f"{noun} {number}", row
+            raise UserError(f"{path}: {location} is not an object", "one object per record")
+        yield location, row
 
 
-def _is_folder(path: Path) -> UserError:
+def _folder_error(path: Path) -> UserError:
     names = sorted(file.name for file in path.iterdir() if file.is_file())
-    if _has_data_set(path):
+    if _holds_data_set(path):
         load = f"from datasets import load_from_disk; load_from_disk('{path}').to_json('{path}.jsonl')"
         return UserError(f"{path} is a data set that `datasets` saved", f'python -c "{load}" (of one split)')
     return UserError(
@@ -164,58 +165,58 @@ def _is_folder(path: Path) -> UserError:
     )
 
 
-def _has_data_set(folder: Path) -> bool:
+def _holds_data_set(folder: Path) -> bool:
     return any(path.suffix == ".arrow" or path.name == "dataset_dict.json" for path in folder.iterdir())
 
 
 def list_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the files of a folder that may have feedback, and the names of all others.
+    """List the files of a folder that may hold feedback, and the names of the others.
 
     Others are partial downloads, locks of editors and files of the system.
 
     Raises:
-        UserError: the folder is a saved data set.
+        UserError: the folder is a data set that `datasets` saved.
     """
     paths = sorted(folder.iterdir())
     files = [path for path in paths if path.is_file() and not _NO_FEEDBACK.fullmatch(path.name)]
-    if _has_data_set(folder):
-        raise _is_folder(folder)
+    if _holds_data_set(folder):
+        raise _folder_error(folder)
     return files, [path.name for path in paths if path not in files]
 
 
-def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
-    """The objects of JSON Lines or of JSON, each with its noun and number. The content decides: a
-    list, or an object over several lines, is JSON under any name, and lines of objects are JSON
-    Lines.
+def _json_values(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of JSON Lines or JSON with their locations.
+
+    The content decides: a list, or an object over several lines, is JSON under any file name.
     """
-    named_lines = any(suffix.lower() in (".jsonl", ".ndjson") for suffix in path.suffixes)
+    is_named_lines = any(suffix.lower() in (".jsonl", ".ndjson") for suffix in path.suffixes)
     # Not splitlines(): JSON allows U+2028 inside a string.
     lines = text.split("\n")
-    filled = [line for line in lines[:3] if line.strip()]
-    one_each = len(filled) > 1 and all(line.strip()[0] == "{" and line.strip()[-1] == "}" for line in filled)
-    if one_each or (named_lines and not text.lstrip().startswith(("[", "{\n", "{\r"))):
-        yield from (("line", number, row) for number, row in json_lines(lines, path, _not_json(path)))
+    head = [line.strip() for line in lines[:3] if line.strip()]
+    is_lines = len(head) > 1 and all(line[0] == "{" and line[-1] == "}" for line in head)
+    if is_lines or (is_named_lines and not text.lstrip().startswith(("[", "{\n", "{\r"))):
+        yield from ((f"line {number}", row) for number, row in json_lines(lines, path, _invalid_json_cure(path)))
     else:
-        yield from (("record", number, row) for number, row in enumerate(_json_rows(path, text), start=1))
+        yield from ((f"record {number}", row) for number, row in enumerate(_json_rows(path, text), start=1))
 
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     try:
         values = list(json_values(text))
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
-    if len(values) != 1:  # one after another, over as many lines as they like, as jq prints them
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _invalid_json_cure(path)) from error
+    if len(values) != 1:  # concatenated values, as jq prints them
         return values
     content = values[0]
-    if isinstance(content, dict) and (table := _table_of_pandas(content)) is not None:
+    if isinstance(content, dict) and (table := _pandas_rows(content)) is not None:
         return table
     if isinstance(content, dict):
         if content.keys() == {"data", "meta"} and isinstance(content["data"], list):  # a page of an API
             return list(content["data"])
         lists = (content[key] for key in _LISTS if isinstance(content.get(key), list))
-        listed = next((rows for rows in lists if rows and all(isinstance(row, dict) for row in rows)), None)
-        if listed is not None and not {"data", "content", "response", "text"} & content.keys():
-            return list(listed)
+        rows = next((items for items in lists if items and all(isinstance(item, dict) for item in items)), None)
+        if rows is not None and not {"data", "content", "response", "text"} & content.keys():
+            return list(rows)
         if all(isinstance(row, dict) for row in content.values()):
             return [{"id": key, **row} for key, row in content.items()]
         return [content]
@@ -224,9 +225,8 @@ def _json_rows(path: Path, text: str) -> list[Any]:
     return content
 
 
-def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:
-    """The rows of a table as pandas writes it: `to_json()` by columns, or with `orient` "split" or
-    "table"."""
+def _pandas_rows(content: Mapping[str, Any]) -> list[Row] | None:
+    """Return the rows of pandas' `to_json()`: by columns, or with `orient` "split" or "table"."""
     if {"columns", "data"} <= content.keys() and isinstance(content["columns"], list):
         return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
     if {"schema", "data"} == content.keys():
@@ -238,14 +238,13 @@ def _table_of_pandas(content: Mapping[str, Any]) -> list[Row] | None:
     return [{name: column[number] for name, column in content.items()} for number in numbers]
 
 
-def _not_json(path: Path) -> str:
-    """The cure for a file that is not JSON."""
+def _invalid_json_cure(path: Path) -> str:
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
         return "correct that line, or export the file again"
     return "import reads .json, .jsonl, .csv or .tsv: rename it, or save it as one of these"
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack(path: Path) -> bytes:
     most = max(LEAST_UNPACKED, MOST_TIMES * path.stat().st_size)
     try:
         with gzip.open(path) as file:
@@ -285,14 +284,20 @@ def convert_rows(
     convert: Callable[[Row, str], Iterable[T]],
     noun: str,
 ) -> Iterator[T]:
-    """Yield everything that `convert(row, id for a row without one)` makes of the rows, which have
-    at least `keys`.
+    """Yield the items that `convert(row, fallback_id)` makes of the rows.
+
+    Args:
+        rows: the rows of one file.
+        data: the file or data set, for errors and fallback ids.
+        keys: every row must have these.
+        convert: raises ValueError on an unusable row.
+        noun: the kind of record, for errors.
 
     Raises:
-        UserError: rows are no records of `noun`: all of them, and why.
+        UserError: names all unusable rows and why, after the usable ones.
     """
-    placed = ((f"record {number}", row) for number, row in enumerate(rows, start=1))
-    return (item for _, item in convert_located_rows(placed, data, keys, convert, noun))
+    located = ((f"record {number}", row) for number, row in enumerate(rows, start=1))
+    return (item for _, item in convert_located_rows(located, data, keys, convert, noun))
 
 
 def convert_located_rows(
@@ -302,36 +307,29 @@ def convert_located_rows(
     convert: Callable[[Row, str], Iterable[T]],
     noun: str,
 ) -> Iterator[tuple[str, T]]:
-    """Like `convert_rows`, with the place of each row."""
+    """Convert rows like `convert_rows`, and yield each item with the location of its row."""
     bad: list[tuple[str, ValueError]] = []
     number = 0
-    for number, (place, row) in enumerate(rows, start=1):
+    for number, (location, row) in enumerate(rows, start=1):
         try:
-            converted = _converted(row, keys, convert, f"{Path(data).stem}-{number}", noun)
+            if missing := sorted(keys - row.keys()):
+                raise ValueError(f"no {missing[0]!r}")
+            converted = list(convert(row, f"{Path(data).stem}-{number}"))
+        except (AttributeError, KeyError, TypeError) as error:
+            # Only the shape can be wrong: a list in place of an object, or a missing key.
+            bad.append((location, ValueError(f"not a {noun}: {error}")))
         except ValueError as error:
-            bad.append((place, error))
+            bad.append((location, error))
         else:
-            yield from ((place, item) for item in converted)
+            yield from ((location, item) for item in converted)
     if bad:
-        other = "is it the right file?" if len(bad) == number > 1 else "correct or remove these rows"
-        cure = next((error.cure for _, error in bad if isinstance(error, RowError)), other)
-        raise bad_rows(data, [(place, first_error(error)) for place, error in bad], cure)
-
-
-def _converted(
-    row: Row, keys: frozenset[str], convert: Callable[[Row, str], Iterable[T]], id: str, noun: str
-) -> list[T]:
-    try:
-        if missing := sorted(keys - row.keys()):
-            raise ValueError(f"no {missing[0]!r}")
-        return list(convert(row, id))
-    except (AttributeError, KeyError, TypeError) as error:
-        # Only shapes are wrong here: a list where an object belongs, or a key that is not there.
-        raise ValueError(f"not a {noun}: {error}") from error
+        cure = "is it the right file?" if len(bad) == number > 1 else "correct or remove these rows"
+        cure = next((error.cure for _, error in bad if isinstance(error, RowError)), cure)
+        raise bad_rows(data, [(location, first_error(error)) for location, error in bad], cure)
 
 
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
-    """One line that names the file and the record (from 1) that cannot be used."""
+    """Return the error for record `number` (from 1) of a file."""
     cure = getattr(error, "cure", "") or f"fix or remove record {number}"
     return bad_rows(data, [(f"record {number}", first_error(error))], cure)
 
@@ -340,10 +338,10 @@ def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
 
 
 def required_text(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of `keys` that holds non-empty text.
+    """Return the first non-empty text under one of `keys`.
 
     Raises:
-        ValueError: none does.
+        ValueError: there is none.
     """
     if text := optional_text(row, *keys):
         return text
@@ -351,7 +349,7 @@ def required_text(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def holds_text(value: Any) -> bool:
-    """True if a value is text of several words, or has such in it."""
+    """True if a value is, or contains, text of several words."""
     if isinstance(value, dict | list):
         return any(map(holds_text, value.values() if isinstance(value, dict) else value))
     if not isinstance(value, str):
@@ -360,30 +358,29 @@ def holds_text(value: Any) -> bool:
     return len(list(islice((word for word in words if any(map(str.isalpha, word))), 2))) == 2
 
 
-def find_texts(row: Mapping[str, Any], known: Collection[str] = ()) -> Row:
-    """The texts of several words in a row, without the keys that are `known`."""
-    texts = {name: value for name, value in row.items() if name not in known and isinstance(value, str)}
-    return {name: text for name, text in texts.items() if holds_text(text)}
+def find_texts(row: Mapping[str, Any], exclude: Collection[str] = ()) -> Row:
+    """Return the texts of several words in a row, by keys that are not in `exclude`."""
+    texts = {key: value for key, value in row.items() if key not in exclude and isinstance(value, str)}
+    return {key: text for key, text in texts.items() if holds_text(text)}
 
 
-def cell_text(row: Mapping[str, Any], name: str, ours: str = "") -> str:
-    """The text of a cell, "" where it is empty. `ours` is what the cell is called in the error.
+def cell_text(row: Mapping[str, Any], name: str, label: str = "") -> str:
+    """Return the text of a cell, "" where it is empty. `label` names the cell in the error.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: it is not text.
     """
     value = row.get(name)
     if isinstance(value, str):
         return value
     if not is_filled(value):
         return ""
-    raise ValueError(
-        f"the {ours or name} is {describe_kind(value)}, not text; write it as text, in quotation marks"
-    )
+    kind = describe_kind(value)
+    raise ValueError(f"the {label or name} is {kind}, not text; write it as text, in quotation marks")
 
 
 def describe_kind(value: Any) -> str:
-    """The kind of a value of JSON, in words."""
+    """Describe a JSON value in words, for errors."""
     if isinstance(value, bool):
         return f"the value {str(value).lower()}"
     if isinstance(value, int | float):
@@ -392,29 +389,28 @@ def describe_kind(value: Any) -> str:
 
 
 def name_text(value: Any) -> str:
-    """A name as text: text as it is, a whole number as it is written (also as 3.0); "" for anything
-    else."""
+    """Return a name as text: "7" for 7 and 7.0; "" for anything but text and whole numbers."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def optional_text(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of `keys` that holds non-empty text, else ""."""
+    """Return the first non-empty text under one of `keys`, or ""."""
     return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
 
 
 def find_reference(row: Mapping[str, Any], *keys: str) -> str:
-    """The reference answer under the first of `keys` with text or a list of one text; else "".
+    """Return the reference answer under the first of `keys` with text or a list of one, or "".
 
     Raises:
         ValueError: a list has several.
     """
     for key in keys:
         value = row.get(key)
-        several: Sequence[Any] = value if isinstance(value, list) else [value]
-        if len(several) > 1:
-            raise ValueError(f"{key!r} is a list of {len(several)} answers: put the one to learn or compare with")
-        if text := optional_text({key: several[0]} if several else {}, key):
+        answers: Sequence[Any] = value if isinstance(value, list) else [value]
+        if len(answers) > 1:
+            raise ValueError(f"{key!r} is a list of {len(answers)} answers: put the one to learn or compare with")
+        if text := optional_text({key: answers[0]} if answers else {}, key):
             return text
     return ""

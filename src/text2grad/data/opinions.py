@@ -1,9 +1,8 @@
 """Opinions, the second pass: rows -> opinions -> records.
 
 An `Importer` turns each row of one kind of file into opinions: what one person said about one
-response, with the offsets, ratings and words of the file. The third pass (`data.records`) settles
-what only the whole file tells: the scale of its ratings, the counting of its offsets, and what is
-not used.
+response, with the offsets, ratings and words of the file. The third pass (`data.records`) needs the
+whole file: it settles the scale of ratings and the counting of offsets, and lists what is unused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.data.conversations import (
-    PROMPTS,
     Exchange,
     TurnWriter,
     add_system_message,
@@ -26,32 +24,32 @@ from text2grad.data.conversations import (
     read_prompt,
 )
 from text2grad.data.files import LocatedRow, Row, RowError, convert_located_rows, name_text
+from text2grad.data.keys import COMMENT_KEYS, CORRECTED_KEYS, TOOL_PROMPT_KEYS, TOOL_RESPONSE_KEYS
 from text2grad.data.scale import Scale, score_word
 from text2grad.data.spans.marks import HUMAN, POLARITY, Counting, Mark
 from text2grad.feedback import Label, Message, QuoteCounts, Source, Span
 
-RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
-PROMPT_KEYS = (*PROMPTS, "source", "post", "input")
-COMMENT_KEYS = tuple(
-    ["critique", "comment", "comments", "feedback", "reason", "explanation", "note", "notes", "user_input"]
-)
-CORRECTED_KEYS = ("corrected", "correction", "corrected_response", "improved", "improved_response", "rewrite")
 NO_COUNTS = QuoteCounts()
 NO_ERROR = "No error was found."
-"""The critique of a data set whose annotators looked for errors and marked none."""
+"""The critique where annotators of a data set looked for errors and marked none."""
 _LABEL = re.compile(r"[\w+-]{1,40}|[\W\d_]*\d[\W\d_]*")
 
 
 @dataclass(frozen=True)
 class Names:
-    """The places of texts and answers in a file.
+    """Names of texts and questions in a file, as `--map` and the file declare them.
 
-    `chosen` is by `--map` (our name -> theirs). By the file's own declarations: `texts` (a question
-    or a tag -> the text that it is about), `scales` and `options` of questions, `written`
-    (questions answered in words), and `source`, the file that declares them. `beside` is what
-    another file beside it says (texts of questions, by key), `context_characters` the length of a
-    prompt that the policy's task shows, `write` the policy's way to write a turn with calls of
-    tools, and `no_prompt` says that records may say nothing of what was asked.
+    Attributes:
+        mapped: by `--map`, our field -> the keys of the file.
+        texts: a question, or a tag of Label Studio -> the key of the text that it marks.
+        scales: the scales of questions.
+        options: the possible answers of questions.
+        free_text: questions that are answered in words.
+        source: the file that declares `texts`, `scales` and `options`.
+        companion: the content of a second file, such as the texts of questions by key.
+        context_characters: the length to which the policy's task cuts a prompt.
+        write: writes a turn with tool calls as the policy would.
+        no_prompt: allow records without a prompt.
     """
 
     mapped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -66,67 +64,84 @@ class Names:
     no_prompt: bool = False
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
-        """The key of `row` that has this text; "" if there is none."""
-        names = self.mapped.get(ours, keys)
-        return next((name for name in names if isinstance(row.get(name), str) and row[name]), "")
+        """Return the key of `row` that holds the text of our field, or ""."""
+        keys = self.mapped.get(ours, keys)
+        return next((key for key in keys if isinstance(row.get(key), str) and row[key]), "")
 
-    def response(self, row: Mapping[str, Any], keys: Sequence[str] = RESPONSE_KEYS) -> str:
-        """The key of the response.
+    def response(self, row: Mapping[str, Any], keys: Sequence[str] = TOOL_RESPONSE_KEYS) -> str:
+        """Return the key of the response.
 
         Raises:
             ValueError: there is none.
         """
         if key := self.key(row, "response", keys):
             return key
-        names = ", ".join(map(repr, self.mapped.get("response", keys)))
-        texts = ", ".join(str(name) for name, text in row.items() if isinstance(text, str))[:200] or "none"
-        raise RowError(f"no text in {names}", f"say which it is: --map response=KEY; texts there: {texts}")
+        keys = self.mapped.get("response", keys)
+        texts = ", ".join(str(key) for key, text in row.items() if isinstance(text, str))[:200] or "none"
+        cure = f"say which it is: --map response=KEY; texts there: {texts}"
+        raise RowError(f"no text in {', '.join(map(repr, keys))}", cure)
 
     def exchange(self, row: Row, response: str) -> Exchange:
-        """The response under a key of a row, and the row's prompt, of all keys of `--map`."""
-        names = [name for name in self.mapped.get("prompt", PROMPT_KEYS) if name != response]
-        prompt, used = add_system_message(row, *read_prompt(row, self.write, names, every="prompt" in self.mapped))
-        others = {name: value for name, value in row.items() if name not in (response, *used)}
-        return Exchange(prompt, row[response], False, others, next(iter(used), ""))
+        """Return the response at a key of a row, with the prompt of all keys that `--map` names."""
+        keys = [key for key in self.mapped.get("prompt", TOOL_PROMPT_KEYS) if key != response]
+        prompt, used = read_prompt(row, self.write, keys, join="prompt" in self.mapped)
+        prompt, used = add_system_message(row, prompt, used)
+        extra = {key: value for key, value in row.items() if key not in (response, *used)}
+        return Exchange(prompt, row[response], False, extra, next(iter(used), ""))
 
     def is_comment(self, question: str) -> bool:
         """True if the answer to a question is a critique in words."""
         return question in self.mapped.get("critique", COMMENT_KEYS) or question in self.free_text
 
     def is_corrected(self, question: str) -> bool:
-        """True if the answer to a question is the response as it should be."""
+        """True if the answer to a question is the corrected response."""
         return question in self.mapped.get("corrected", CORRECTED_KEYS)
 
     def target_text(self, question: str, texts: Mapping[str, str], response: str) -> str:
-        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else
-        the only text; "" if nothing tells.
+        """Return the key of the text that the marks of a question (or tag) are on.
+
+        That is the text that the file or `--map` declares, else the only one, else "".
         """
         if question in self.texts:
             return self.texts[question]
         return response if len(texts) == 1 or "response" in self.mapped else ""
 
     def labels(self) -> dict[str, Label]:
-        """The labels that praise and blame, in lower case."""
-        good: dict[str, Label] = {name.casefold(): 1 for name in self.mapped.get("good", ())}
-        return {**POLARITY, **good, **{name.casefold(): -1 for name in self.mapped.get("poor", ())}}
+        """Return the labels of praise and criticism, in lower case."""
+        good: dict[str, Label] = {label.casefold(): 1 for label in self.mapped.get("good", ())}
+        return {**POLARITY, **good, **{label.casefold(): -1 for label in self.mapped.get("poor", ())}}
 
 
 @dataclass
 class Opinion:
-    """The words, marks and ratings of one person about one response; an importer fills it in.
+    """The words, marks and ratings of one person about one response, filled in by an importer.
 
-    `marks` have the file's own offsets, `comments` are on the whole response, `ratings` are values
-    by question as they were given. An importer that knows the verdict or the spans sets `score` and
-    `spans`, with `counts` of the marks that gave none. `omissions` is what the response leaves out,
-    `lost` are quotes that are not in it, `meta` is kept of the row. `part` is added to the id where
-    a row has several opinions.
-
-    `answer` fills in the rest; `aside` is what is neither a mark nor a rating nor words (a ranking,
-    say), kept in `meta`. `skipped` says why it is no opinion at all, `failure` why it is a record
-    without a judgement. `unread` is the rest of the row, and `asks` the key of its prompt.
-    `misplaced` counts marks on another text or on an unknown one, `losses` are lines on what gave
-    no span, `anchored` words that were marked because the comment quotes them; `place` is that of
-    the row.
+    Attributes:
+        id: the id of the record, before `part` is added.
+        response: the text that is judged.
+        prompt: text or turns.
+        annotator: the person, "" if unknown.
+        marks: marks with the offsets of the file.
+        comments: comments on the whole response.
+        ratings: answers by question, as given.
+        score: the verdict from -1 to 1, where the importer knows it.
+        spans: the spans, where the importer knows them.
+        counts: counts of the quotes and marks that gave no span.
+        omissions: what the response leaves out.
+        missing_quotes: quotes that are not in the response.
+        corrected: the corrected response.
+        meta: kept in the record.
+        source: who judged.
+        part: distinguishes several opinions of one row in their ids.
+        aside: answers that are neither marks, ratings nor words, such as a ranking; kept in `meta`.
+        unread: the rest of the row.
+        prompt_key: the key of a prompt that is text.
+        failure: why the record has no judgement.
+        skipped: why the entry is not an opinion.
+        misplaced: counts of marks on another or an unknown text, by reason.
+        losses: lines on what gave no span.
+        anchored: words that were marked because the comment quotes them.
+        location: the row in the file.
     """
 
     id: str
@@ -153,23 +168,21 @@ class Opinion:
     misplaced: Counter[str] = field(default_factory=Counter)
     losses: list[str] = field(default_factory=list)
     anchored: list[str] = field(default_factory=list)
-    place: str = ""
+    location: str = ""
 
     @property
     def has_content(self) -> bool:
-        """True if there is anything in it."""
+        """True if anything was marked, rated or written."""
         content = (self.marks, self.spans, self.comments, self.ratings, self.aside, self.corrected, self.failure)
         return any(content) or self.score is not None
 
-    def count_misplaced(self, about: str) -> None:
-        """Count a mark that is on the text `about`, or ("") that may be on any."""
-        why = f"on {about!r} and not on the response" if about else "that may be on any of several texts"
-        cure = "" if about else " (if they are on the response, name it: --map response=KEY)"
-        self.misplaced[why + cure] += 1
+    def count_misplaced(self, target: str) -> None:
+        """Count a mark on the text `target`, "" for a mark that may be on any of several."""
+        reason = "that may be on any of several texts (if they are on the response, name it: --map response=KEY)"
+        self.misplaced[f"on {target!r} and not on the response" if target else reason] += 1
 
     def add_answer(self, question: str, value: object, names: Names) -> None:
-        """Add the answer to a question: words of a comment, a correction, a rating, or something
-        aside."""
+        """Add the answer to a question as a correction, a comment, a rating, or aside."""
         single = value[0] if isinstance(value, list) and len(value) == 1 else value
         if value is None or value == "" or value == []:
             return
@@ -185,25 +198,29 @@ class Opinion:
             self.aside[question] = value
 
 
-def skipped_opinion(id: str, why: str) -> Opinion:
-    """An entry of a file that is not an opinion."""
-    return Opinion(id, skipped=why)
+def skipped_opinion(id: str, reason: str) -> Opinion:
+    """Return an entry of a file that is not an opinion."""
+    return Opinion(id, skipped=reason)
 
 
 def _is_label(value: str) -> bool:
-    """True if a text names a choice or a rating: a verdict, one word, or figures (`4/5`)."""
+    """True if a text is a choice or a rating: a verdict, one word, or figures (`4/5`)."""
     word = value.strip()
     return score_word(word) is not None or bool(_LABEL.fullmatch(word))
 
 
 @dataclass(frozen=True)
 class Importer:
-    """The way to recognise and read the rows of one kind of file.
+    """A reader of one kind of file.
 
-    `opinions(row, id, names)` reads one row; `id` is for a row that brings none. It raises
-    ValueError on a row that cannot be read. A row is of this kind if it has `keys` and is `known`.
-    `names` reads what the file, or another file beside it, says of its questions; `counting` is the
-    counting of its offsets, where the tool fixes one.
+    Attributes:
+        name: as in `import --kind`.
+        opinions: `opinions(row, fallback_id, names)` reads one row; it raises ValueError on a row
+            that cannot be read.
+        keys: a row of this kind has these keys.
+        accepts: a row of this kind also passes this test.
+        names: reads what the file, or another file beside it, declares about its questions.
+        counting: how offsets count, where the tool fixes it.
     """
 
     name: str
@@ -218,7 +235,7 @@ class Importer:
         return self.keys <= row.keys() and self.accepts(row)
 
     def read(self, row: Row, fallback_id: str, names: Names) -> list[Opinion]:
-        """Read the opinions of a row; several that judge one response get ids of their own.
+        """Read the opinions of a row; where there are several, `part` is added to their ids.
 
         Raises:
             ValueError: the row is of another kind, or cannot be read.
@@ -226,40 +243,50 @@ class Importer:
         if not self.recognises(row):
             raise RowError(f"not a record of {self.name}", "leave --kind out, or fix the file")
         opinions = list(self.opinions(row, fallback_id, names))
-        if odd := [opinion for opinion in opinions if not isinstance(opinion, Opinion)]:
-            raise ValueError(f"the importer {self.name} yields {type(odd[0]).__name__}, and no Opinion")
-        meant = [opinion for opinion in opinions if not opinion.skipped]
-        if not all(isinstance(opinion.response, str) for opinion in meant):
+        if invalid := [opinion for opinion in opinions if not isinstance(opinion, Opinion)]:
+            raise ValueError(f"the importer {self.name} yields {type(invalid[0]).__name__}, and no Opinion")
+        used = [opinion for opinion in opinions if not opinion.skipped]
+        if not all(isinstance(opinion.response, str) for opinion in used):
             raise ValueError("the response is not text")
-        for opinion in meant if len(meant) > 1 else ():
+        for opinion in used if len(used) > 1 else ():
             opinion.id += "" if opinion.part is None else f"-{opinion.part}"
         return opinions
 
 
 def read_opinions(importer: Importer, path: Path, rows: Sequence[LocatedRow], names: Names) -> list[Opinion]:
-    """All opinions of a file, each with the place of its row.
+    """Read all opinions of a file, each with the location of its row.
 
     Raises:
-        UserError: rows cannot be read (which, and why).
+        UserError: names all rows that cannot be read, and why.
     """
+
+    def read(row: Row, fallback_id: str) -> list[Opinion]:
+        return importer.read(row, fallback_id, names)
+
+    opinions: list[Opinion] = []
     noun = f"record of {importer.name}"
-    placed = list(
-        convert_located_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
-    )
-    for place, opinion in placed:
-        opinion.place = place
-    return [opinion for _, opinion in placed]
+    for location, opinion in convert_located_rows(rows, path, importer.keys, read, noun):
+        opinion.location = location
+        opinions.append(opinion)
+    return opinions
 
 
 def last_turn(row: Row) -> Row:
-    """A row whose one text is a conversation that ends with the assistant, as its last turn and
-    those before."""
-    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
-    if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
+    """Split the only conversation of a row into its last turn, the assistant's, and the prompt.
+
+    Other rows are returned unchanged.
+    """
+    conversations = [
+        value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))
+    ]
+    if len(conversations) != 1 or conversations[0][-1]["role"] != "assistant":
         return row
-    return {**row, "prompt": talks[0][:-1], "response": parse_turns(talks[0], "conversation")[-1].content}
+    if any(key in row for key in TOOL_RESPONSE_KEYS[:3]):
+        return row
+    (turns,) = conversations
+    return {**row, "prompt": turns[:-1], "response": parse_turns(turns, "conversation")[-1].content}
 
 
 def find_text(row: Mapping[str, Any], *keys: str) -> str:
-    """The first of `keys` that holds text, or a whole number as text; else ""."""
+    """Return the first text, or whole number as text, under one of `keys`; else ""."""
     return next(filter(None, (name_text(row.get(key)) for key in keys)), "")

@@ -1,5 +1,4 @@
-"""Reach values inside values by names with dots (`outputs.answer`, `feedback.0.comment`,
-`messages.-1.rating`)."""
+"""Nested values by dotted names: `outputs.answer`, `feedback.0.comment`, `messages.-1.rating`."""
 
 from __future__ import annotations
 
@@ -7,37 +6,44 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from text2grad.data.conversations import ANSWERS, TALKS, is_conversation
+from text2grad.data.conversations import is_conversation
 from text2grad.data.files import Row
+from text2grad.data.keys import ANSWER_KEYS, CONVERSATION_KEYS
 from text2grad.data.spreadsheets.tables import is_filled
 
-DEEPEST = 4
-"""Objects inside objects in which a comment or a rating is looked for."""
+MAX_DEPTH = 4
+"""Levels of nested objects that are searched for a comment or a rating."""
 
 
 def expand_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
-    """Return a row with the values that `names` reach by dots as keys; -1 is the last of a list.
+    """Return a row with the values at dotted `names` as keys of their own.
 
-    Of several prompts, the last key holds all. A conversation whose texts are named is not read as
-    one; in others, messages lose the values that `names` reach, so that nothing is read twice.
+    Several prompts are joined under the last key. A conversation whose texts are named is no longer
+    read as a conversation. Values named inside the messages of another conversation are removed
+    from these messages, so that nothing is read twice.
+
+    Args:
+        row: one row of a file.
+        names: our fields -> the dotted names in the row. The index -1 is the last item of a list.
     """
-    paths = [name for theirs in names.values() for name in theirs if name not in row and "." in name]
-    values = {name: value for name in paths if (value := value_at(row, name)) is not None}
-    named_talks = {name.partition(".")[0] for ours in ("prompt", "response") for name in names.get(ours, ())}
-    row = {name: value for name, value in row.items() if name not in named_talks & {*TALKS}}
-    for name in values:
-        talk, _, inner = name.partition(".")
-        if is_conversation(row.get(talk)) and inner.split(".")[1:] != ["content"]:
-            row[talk] = _without(row[talk], inner)
+    paths = [path for field_paths in names.values() for path in field_paths if path not in row and "." in path]
+    values = {path: value for path in paths if (value := value_at(row, path)) is not None}
+    prompt_keys = names.get("prompt", ())
+    split = {path.partition(".")[0] for path in (*prompt_keys, *names.get("response", ()))}
+    row = {key: value for key, value in row.items() if key not in split & {*CONVERSATION_KEYS}}
+    for path in values:
+        key, _, inner = path.partition(".")
+        if is_conversation(row.get(key)) and inner.split(".")[1:] != ["content"]:
+            row[key] = _cleared(row[key], inner)
     row |= values
-    asked = [str(row[name]) for name in names.get("prompt", ()) if is_filled(row.get(name))]
-    others = {name: value for name, value in row.items() if name not in names.get("prompt", ())[:-1]}
-    return others | ({names["prompt"][-1]: "\n\n".join(asked)} if len(asked) > 1 else {})
+    prompts = [str(row[key]) for key in prompt_keys if is_filled(row.get(key))]
+    row = {key: value for key, value in row.items() if key not in prompt_keys[:-1]}
+    return row | ({prompt_keys[-1]: "\n\n".join(prompts)} if len(prompts) > 1 else {})
 
 
-def value_at(value: Any, name: str) -> Any:
-    """The value that a name with dots reaches; None if there is none."""
-    for part in name.split("."):
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a dotted path, or None."""
+    for part in path.split("."):
         if isinstance(value, list) and re.fullmatch(r"-1|\d+", part) and -1 <= int(part) < len(value) and value:
             value = value[int(part)]
         elif isinstance(value, dict) and part in value:
@@ -47,60 +53,62 @@ def value_at(value: Any, name: str) -> Any:
     return value
 
 
-def _without(value: Any, name: str) -> Any:
-    """Return a copy of a value with None where a name with dots reaches."""
-    first, _, inner = name.partition(".")
+def _cleared(value: Any, path: str) -> Any:
+    """Return a copy of a value with None at a dotted path."""
+    first, _, inner = path.partition(".")
     copy: Any = [*value] if isinstance(value, list) else {**value}
     key: Any = int(first) if isinstance(value, list) else first
-    copy[key] = _without(copy[key], inner) if inner else None
+    copy[key] = _cleared(copy[key], inner) if inner else None
     return copy
 
 
-def list_paths(value: Any, name: str = "") -> Iterator[str]:
-    """The names of all texts and numbers in a value, by dots; of a list, those of its first
-    item."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for key, item in inner:
-        yield from list_paths(item, f"{name}.{key}" if name else str(key))
+def list_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted paths of all texts and numbers; of a list, those of its first item."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from list_paths(item, f"{path}.{key}" if path else str(key))
     if not isinstance(value, dict | list) and value is not None:
-        yield name
+        yield path
 
 
 def flatten_rows(rows: Sequence[Row]) -> tuple[list[Row], str]:
-    """Rows whose values are texts and numbers, by names with dots, and the key of their
-    conversation ("": none).
+    """Flatten rows to texts and numbers by dotted names, and find the key of their conversation.
 
-    Under that key is the last message of the assistant. Ratings and comments that stand in the last
-    message, or in objects beside it, have names of their own.
+    The conversation becomes the last message of its assistant. Ratings and comments in the last
+    message, or in nested objects, get dotted names.
+
+    Returns:
+        The flat rows, and the key of the conversation ("" without one).
     """
-    talk = next((name for row in rows for name in TALKS if is_conversation(row.get(name))), "")
-    return [dict(_flat(row, talk)) for row in rows], talk
+    conversation = next((key for row in rows for key in CONVERSATION_KEYS if is_conversation(row.get(key))), "")
+    return [dict(_flat_items(row, conversation)) for row in rows], conversation
 
 
-def has_separate_answers(rows: Sequence[Row], talk: str) -> bool:
-    """True if answers have a key of their own beside the conversation before them."""
-    return any(isinstance(row.get(name), str) for row in rows for name in ANSWERS if name != talk)
+def has_separate_answers(rows: Sequence[Row], conversation: str) -> bool:
+    """True if answers have a key of their own, apart from the key of the `conversation`."""
+    return any(isinstance(row.get(key), str) for row in rows for key in ANSWER_KEYS if key != conversation)
 
 
-def _flat(row: Row, talk: str) -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if name == talk and is_conversation(value):
+def _flat_items(row: Row, conversation: str) -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if key == conversation and is_conversation(value):
             answers = [message.get("content") for message in value if message.get("role") == "assistant"]
-            yield name, next((text for text in reversed(answers) if isinstance(text, str)), "")
-            last = {key: item for key, item in value[-1].items() if key not in ("role", "content", "type", "id")}
-            yield from _scalars(last, f"{name}.-1", DEEPEST)
+            yield key, next((text for text in reversed(answers) if isinstance(text, str)), "")
+            last = {name: item for name, item in value[-1].items() if name not in ("role", "content", "type", "id")}
+            yield from _scalars(last, f"{key}.-1", MAX_DEPTH)
         elif is_conversation(value):
-            yield name, "\n".join(str(message.get("content", "")) for message in value)
+            yield key, "\n".join(str(message.get("content", "")) for message in value)
         else:
-            yield from _scalars(value, str(name), DEEPEST)
+            yield from _scalars(value, str(key), MAX_DEPTH)
 
 
-def _scalars(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _scalars(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the texts and numbers in a value by their paths, `depth` levels down."""
     if isinstance(value, dict):
         for key, item in value.items() if depth else ():
-            yield from _scalars(item, f"{name}.{key}", depth - 1)
+            yield from _scalars(item, f"{path}.{key}", depth - 1)
     elif isinstance(value, list):
         if len(value) == 1 and depth:
-            yield from _scalars(value[0], f"{name}.0", depth - 1)
+            yield from _scalars(value[0], f"{path}.0", depth - 1)
     elif value is not None:
-        yield name, value
+        yield path, value

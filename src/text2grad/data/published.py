@@ -1,8 +1,7 @@
-"""Published data sets: their shapes as prompts, and the responses and critiques that their rows
-come with.
+"""Published data sets: their rows as prompts, responses and critiques.
 
 A `Shape` says by which keys a row is recognised and how it becomes an `Example`. SLF5K,
-UltraFeedback and KodCode are read in their published forms and in those of the paper's own code.
+UltraFeedback and KodCode are read as published, and in the forms of the paper's own code.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from text2grad.data.conversations import SYSTEMS, add_system_message, read_prompt, repeats_prompt
+from text2grad.data.conversations import add_system_message, read_prompt, repeats_prompt
 from text2grad.data.files import (
     Row,
     convert_rows,
@@ -24,6 +23,7 @@ from text2grad.data.files import (
     optional_text,
     required_text,
 )
+from text2grad.data.keys import JUDGEMENT_COLUMNS, RECORD_KEYS, SYSTEM_KEYS
 from text2grad.data.opinions import Importer, Names, Opinion, find_text
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import (
@@ -40,63 +40,86 @@ from text2grad.feedback import (
 from text2grad.json_text import to_json
 
 
+class Response(Record):
+    """A response to judge; `feedback` is what a person wrote about this text."""
+
+    id: str = ""
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    response: ResponseText
+    reference: str = ""
+    feedback: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+Answers = Iterator[tuple[str, str, dict[str, Any]]]
+"""(suffix of the id, text, meta) of each response in a row."""
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A published kind of row, known by `keys`. `example(row, id)` raises ValueError on a bad
-    row."""
+    """A published kind of row.
+
+    Attributes:
+        name: for errors.
+        keys: a row of this kind has these keys.
+        example: `example(row, fallback_id)` returns the prompt; raises ValueError on a bad row.
+        answers: returns the responses in a row, None for a kind that has none.
+    """
 
     name: str
     keys: frozenset[str]
     example: Callable[[Row, str], Example]
+    answers: Callable[[Row], Answers] | None = None
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
-    """The examples of a local file (`read_rows`) or of a split of a hub data set, in order, each id
-    once.
+    """Read the examples of a file or a hub data set, in order, each id once.
 
-    `limit` counts rows. Where several rows ask the same (UltraFeedback has one per response), the
-    first that brings a reference answer is kept, in the place of the first; other reference answers
-    are counted on stderr.
+    Several rows may have one prompt (UltraFeedback has one per response): the first with a
+    reference answer counts. Warns of other reference answers.
+
+    Args:
+        data: a local file or the name of a hub data set.
+        shapes: the shapes to try, in order.
+        limit: the number of rows to read, None for all.
+        split: the split of the hub data set, "" for the one to train on.
 
     Raises:
-        UserError: the data cannot be loaded, has no rows or an unknown format, a row is bad (which
-            one), or two prompts have one id.
+        UserError: the data cannot be loaded, has no rows, an unknown shape or a bad row, or two
+            prompts share an id.
     """
     rows = load_rows(data, limit, split)
-    shape = _shape_of(rows[0], shapes, data)
-    convert = convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], f"row of {shape.name}")
-    found = list(convert)
-    refuse_shared_ids(found, data)
-    kept: dict[str, Example] = {}
-    for example in found:
-        if example.id not in kept or (example.reference and not kept[example.id].reference):
-            kept[example.id] = example
-    other = sum(bool(each.reference) and each.reference != kept[each.id].reference for each in found)
-    if other:
-        warn_once(f"{data}: {other} rows have another reference answer to a prompt and id seen before: not used")
-    return list(kept.values())
-
-
-def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:
-    for shape in shapes:
-        if shape.keys <= row.keys():
-            return shape
-    known = "; ".join(f"{shape.name}: {', '.join(sorted(shape.keys))}" for shape in shapes)
-    raise UserError(f"{data}: unknown shape with keys {', '.join(sorted(row))}", f"known shapes: {known}")
+    shape = next((shape for shape in shapes if shape.keys <= rows[0].keys()), None)
+    if shape is None:
+        known = "; ".join(f"{shape.name}: {', '.join(sorted(shape.keys))}" for shape in shapes)
+        keys = ", ".join(sorted(rows[0]))
+        raise UserError(f"{data}: unknown shape with keys {keys}", f"known shapes: {known}")
+    read = shape.example
+    examples = list(convert_rows(rows, data, shape.keys, lambda *row: [read(*row)], f"row of {shape.name}"))
+    refuse_shared_ids(examples, data)
+    by_id: dict[str, Example] = {}
+    for example in examples:
+        if example.id not in by_id or (example.reference and not by_id[example.id].reference):
+            by_id[example.id] = example
+    unused = sum(
+        bool(example.reference) and example.reference != by_id[example.id].reference for example in examples
+    )
+    if unused:
+        warn_once(f"{data}: {unused} rows have another reference answer to a prompt and id seen before: not used")
+    return list(by_id.values())
 
 
 def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
-    """Refuse two prompts with one id: what is known of the one would be taken for the other. One
-    prompt may repeat.
+    """Refuse different prompts with one id.
 
     Raises:
         UserError: names the id and both prompts.
     """
-    asked: dict[str, Example] = {}
+    by_id: dict[str, Example] = {}
     for example in examples:
-        first = asked.setdefault(example.id, example)
+        first = by_id.setdefault(example.id, example)
         if first.prompt != example.prompt:
-            prompts = " and ".join(repr(conversation_text(each.prompt)[:40]) for each in (first, example))
+            prompts = " and ".join(repr(conversation_text(other.prompt)[:40]) for other in (first, example))
             raise UserError(
                 f"{source}: two prompts have the id {example.id!r}: {prompts}",
                 "give each prompt an id of its own, or leave the ids out",
@@ -104,9 +127,9 @@ def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
 
 
 def single_turn_example(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
-    """An example that is one user turn; of `meta`, what is empty is left out."""
-    kept = {name: text for name, text in meta.items() if text}
-    return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
+    """Return an example of one user turn, without empty `meta`."""
+    meta = {name: text for name, text in meta.items() if text}
+    return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=meta)
 
 
 # SLF5K.
@@ -117,9 +140,8 @@ def _slf5k(row: Row, fallback_id: str) -> Example:
     return _post(str(row.get("id") or row.get("idx") or fallback_id), title, post, row)
 
 
-def _slf5k_of_paper(row: Row, fallback_id: str) -> Example:
-    """The input file of the paper's own code: post and generated summary by post id, no
-    reference."""
+def _paper_slf5k(row: Row, fallback_id: str) -> Example:
+    """Read the input file of the paper's code: post and generated summary, no reference."""
     return _post(str(row.get("id") or fallback_id), "", required_text(row, "Post"), row)
 
 
@@ -131,24 +153,27 @@ def _post(id: str, title: str, post: str, row: Row) -> Example:
     return single_turn_example(id, content, reference, {HUMAN_FEEDBACK: feedback, DRAFT: draft})
 
 
+def _draft(key: str) -> Callable[[Row], Answers]:
+    """Read the draft that the human feedback of a row is about."""
+    return lambda row: iter([("", required_text(row, key), {})])
+
+
 SLF5K = (
-    Shape("SLF5K", frozenset({"title", "post"}), _slf5k),
-    Shape("Text2Grad's SLF5K file", frozenset({"Post"}), _slf5k_of_paper),
+    Shape("SLF5K", frozenset({"title", "post"}), _slf5k, _draft("generated_summary_for_feedback")),
+    Shape("Text2Grad's SLF5K file", frozenset({"Post"}), _paper_slf5k, _draft("generated_summary")),
 )
 
 
 # UltraFeedback, questions, and feedback of our own.
 
-IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
-REMARKED = ("critique", "good", "poor", "spans", "score")
-"""Keys of rows that say something about their response: it is not a reference answer."""
-_OF_A_QUESTION = {*REMARKED, *SYSTEMS, "prompt", "id", "prompt_id", "response", "reference", "corrected"}
+_JUDGEMENTS = tuple(column for column in JUDGEMENT_COLUMNS if column != "corrected")
+"""Keys of judgements: a response that is judged is not a reference answer."""
+_QUESTION_KEYS = {*_JUDGEMENTS, *SYSTEM_KEYS, "prompt", "id", "prompt_id", "response", "reference", "corrected"}
 TURNS = "Text2Grad's UltraFeedback file"
 
 
 def _imported(row: Row, fallback_id: str) -> Example:
-    """The prompt of a record of ours; its reference is the answer as people corrected it, if they
-    did."""
+    """Read the prompt of a record of ours; the reference is the corrected answer, if any."""
     record = Feedback.model_validate(row)
     corrected, gold = optional_text(record.meta, "corrected"), optional_text(record.meta, "gold")
     reference = corrected or gold if "corrected" in record.meta else ""
@@ -160,32 +185,45 @@ def _binarized(row: Row, fallback_id: str) -> Example:
     return _example(row, fallback_id, prompt, answer.content)
 
 
+def _pair(row: Row) -> Answers:
+    for key in ("chosen", "rejected"):
+        yield key, parse_conversation(row[key], key)[-1].content, {}
+
+
 def question_example(row: Row, fallback_id: str) -> Example:
-    """A question, as text or chat turns, with its reference answer: `reference`, else `response`
-    where nothing is said against it, else as it was corrected.
+    """Read a question, as text or chat turns, with its reference answer.
+
+    The reference is `reference`, else `corrected`, else `response` unless it is judged.
     """
     prompt, _ = add_system_message(row, *read_prompt(row))
     if not prompt:
         raise ValueError("no text in 'prompt'")
-    for name in find_texts(row, _OF_A_QUESTION):
+    for name in find_texts(row, _QUESTION_KEYS):
         warn_once(f"{name!r} holds text that is no part of the prompt: what counts of it belongs there")
-    turns = isinstance(row.get("response"), list) and any(isinstance(each, dict) for each in row["response"])
-    plain = () if turns or any(row.get(name) for name in REMARKED) else ("response",)
-    return _example(row, fallback_id, prompt, find_reference(row, "reference", "corrected", *plain))
+    response = row.get("response")
+    has_turns = isinstance(response, list) and any(isinstance(item, dict) for item in response)
+    answer = () if has_turns or any(row.get(name) for name in _JUDGEMENTS) else ("response",)
+    return _example(row, fallback_id, prompt, find_reference(row, "reference", "corrected", *answer))
 
 
-def _turns_of_paper(row: Row, fallback_id: str) -> Example:
-    """One row per response; only a chosen one may stand as reference. One without the prompt is an
-    answer."""
+def _paper_ultrafeedback(row: Row, fallback_id: str) -> Example:
+    """Read a row of one response; only a chosen response is a reference."""
     if not repeats_prompt(row):
         return question_example(row, fallback_id)
     *prompt, answer = parse_conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
 
 
+def _last_turn(row: Row) -> Answers:
+    # A prompt has two rows, with the chosen and the rejected answer.
+    chosen = row.get("is_chosen")
+    suffix = ("chosen" if chosen else "rejected") if isinstance(chosen, bool) else ""
+    meta = {"overall_score": row["score"]} if row.get("score") is not None else {}
+    yield suffix, parse_conversation(row["response"], "response")[-1].content, meta
+
+
 def _ultrafeedback(row: Row, fallback_id: str) -> Example:
-    """The original, four completions each; the reference is the best one, where scores tell
-    which."""
+    """Read a row of four completions; the reference is the one with the best score."""
     completions = [completion for completion in row["completions"] if isinstance(completion, dict)]
     scored = [completion for completion in completions if isinstance(completion.get("overall_score"), int | float)]
     best = max(scored, key=lambda completion: float(completion["overall_score"]), default={})
@@ -193,11 +231,19 @@ def _ultrafeedback(row: Row, fallback_id: str) -> Example:
     return _example(row, fallback_id, prompt, optional_text(best, "response"))
 
 
+def _completions(row: Row) -> Answers:
+    for number, completion in enumerate(row["completions"], start=1):
+        if not isinstance(completion, dict) or not isinstance(completion.get("response"), str):
+            raise ValueError(f"completion {number} has no 'response'")
+        meta = {name: completion[name] for name in ("model", "overall_score") if completion.get(name) is not None}
+        yield str(number), completion["response"], meta
+
+
 def parse_conversation(value: Any, key: str) -> list[Message]:
-    """The turns of a conversation that ends with an answer; `key` is where it stands.
+    """Parse a conversation that ends with an answer; `key` names it in errors.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is something else.
     """
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError(f"{key!r} is not a conversation that ends with an answer")
@@ -213,10 +259,10 @@ def _example(row: Row, fallback_id: str, prompt: Sequence[Message], reference: s
 
 
 QUESTIONS = (
-    Shape("imported feedback", IMPORTED_KEYS, _imported),
-    Shape("UltraFeedback binarized", frozenset({"prompt", "chosen", "rejected"}), _binarized),
-    Shape(TURNS, frozenset({"prompt", "response"}), _turns_of_paper),
-    Shape("UltraFeedback", frozenset({"instruction", "completions"}), _ultrafeedback),
+    Shape("imported feedback", RECORD_KEYS | {"spans"}, _imported),
+    Shape("UltraFeedback binarized", frozenset({"prompt", "chosen", "rejected"}), _binarized, _pair),
+    Shape(TURNS, frozenset({"prompt", "response"}), _paper_ultrafeedback, _last_turn),
+    Shape("UltraFeedback", frozenset({"instruction", "completions"}), _ultrafeedback, _completions),
     Shape("questions", frozenset({"prompt"}), question_example),
 )
 
@@ -241,13 +287,12 @@ def _kodcode(row: Row, fallback_id: str) -> Example:
 
 
 def python_lines(program: str) -> str:
-    """A program with line ends of one character; MBPP's have two, which a policy would learn to
-    write."""
+    """Replace CRLF line ends, which MBPP has and a policy would learn to write."""
     return program.replace("\r\n", "\n")
 
 
 def _entry_point(row: Row) -> tuple[str, str]:
-    """Name and declaration of the function the tests call, "" where the row does not say."""
+    """Return the name and the declaration of the function under test, "" if unknown."""
     functions = row.get("test_info") or []
     first = functions[0] if isinstance(functions, list) and functions else {}
     if not isinstance(first, dict):
@@ -258,128 +303,70 @@ def _entry_point(row: Row) -> tuple[str, str]:
     )
 
 
+def _programs(row: Row) -> Answers:
+    """Yield the programs of models (such as `r1_solution`), else the row's own solution."""
+    names = [name for name in row if name.endswith("_solution") and optional_text(row, name)]
+    for name in names:
+        model = name.removesuffix("_solution")
+        yield model, row[name], {"model": model}
+    if not names:
+        yield "", required_text(row, "solution"), {}
+
+
 KODCODE = (
-    Shape("KodCode", frozenset({"question", "solution", "test"}), _kodcode),
-    Shape("KodCode SFT", frozenset({"question", "solution", "test_code"}), _kodcode),
+    Shape("KodCode", frozenset({"question", "solution", "test"}), _kodcode, _programs),
+    Shape("KodCode SFT", frozenset({"question", "solution", "test_code"}), _kodcode, _programs),
 )
 
 
 # Responses.
 
 
-class Response(Record):
-    """A response to judge. `feedback` is what a person wrote about exactly this text."""
-
-    id: str = ""
-    prompt: tuple[Message, ...] = Field(min_length=1)
-    response: ResponseText
-    reference: str = ""
-    feedback: str = ""
-    meta: dict[str, Any] = Field(default_factory=dict)
-
-
-Answers = Iterator[tuple[str, str, dict[str, Any]]]
-"""(suffix of the id, text, what else is known of it)"""
-
-
 def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
-    """The responses that a published row comes with.
+    """Return the responses in a published row.
 
     Args:
-        row: of SLF5K, UltraFeedback or KodCode. One without an id is known by a digest of what it
-            says.
+        row: of SLF5K, UltraFeedback or KodCode. Without an id, a digest of the row is the id.
 
     Returns:
-        A record for each response, its prompt what the task asks its policy; None: it is of no
-        published shape.
+        The responses, each with the prompt that the task gives to its policy; None for a row of
+        no published shape.
 
     Raises:
-        ValueError: a row of a published shape lacks a text (its response, say), or has something
-            else in its place.
+        ValueError: a row of a published shape lacks a text or has something else in its place.
     """
     shape = next(
-        (shape for shape in (*SLF5K, *QUESTIONS, *KODCODE) if shape.name in ANSWERS and shape.keys <= row.keys()),
-        None,
+        (shape for shape in (*SLF5K, *QUESTIONS, *KODCODE) if shape.answers and shape.keys <= row.keys()), None
     )
-    if shape is None or (shape.name == TURNS and not repeats_prompt(row)):
-        return None  # a response without the prompt is a row of nobody's
+    if shape is None or shape.answers is None or (shape.name == TURNS and not repeats_prompt(row)):
+        return None
     digest = hashlib.sha256(to_json(row, sort_keys=True, default=str).encode()).hexdigest()
     try:
         example = shape.example(dict(row), digest[:16])
-        return [_response(example, *answer) for answer in ANSWERS[shape.name](row)]
+        return [_response(example, *answer) for answer in shape.answers(dict(row))]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a row of {shape.name}: {error}") from error
 
 
-def _response(example: Example, suffix: str, text: str, known: Mapping[str, Any]) -> Response:
-    meta = {name: value for name, value in example.meta.items() if name not in (DRAFT, HUMAN_FEEDBACK)}
+def _response(example: Example, suffix: str, text: str, meta: Mapping[str, Any]) -> Response:
+    example_meta = {name: value for name, value in example.meta.items() if name not in (DRAFT, HUMAN_FEEDBACK)}
     return Response(
         id=f"{example.id}-{suffix}" if suffix else example.id,
         prompt=example.prompt,
         response=text,
         reference="" if text == example.reference else example.reference,
         feedback=str(example.meta.get(HUMAN_FEEDBACK, "")),
-        meta={**meta, **known},
+        meta={**example_meta, **meta},
     )
 
 
-def _draft(*keys: str) -> Callable[[Mapping[str, Any]], Answers]:
-    """The data set's own draft: what its human feedback is about."""
-    return lambda row: iter([("", required_text(row, *keys), {})])
-
-
-def _completions(row: Mapping[str, Any]) -> Answers:
-    for number, completion in enumerate(row["completions"], start=1):
-        if not isinstance(completion, dict) or not isinstance(completion.get("response"), str):
-            raise ValueError(f"completion {number} has no 'response'")
-        known = {name: completion[name] for name in ("model", "overall_score") if completion.get(name) is not None}
-        yield str(number), completion["response"], known
-
-
-def _pair(row: Mapping[str, Any]) -> Answers:
-    for name in ("chosen", "rejected"):
-        yield name, parse_conversation(row[name], name)[-1].content, {}
-
-
-def _turns(row: Mapping[str, Any]) -> Answers:
-    """The last turn; its prompt has two rows, a chosen and a rejected answer."""
-    chosen = row.get("is_chosen")
-    suffix = {True: "chosen", False: "rejected"}.get(chosen, "") if isinstance(chosen, bool) else ""
-    known = {"overall_score": row["score"]} if row.get("score") is not None else {}
-    yield suffix, parse_conversation(row["response"], "response")[-1].content, known
-
-
-def _programs(row: Mapping[str, Any]) -> Answers:
-    """What models wrote (`r1_solution`, say); where a row has none of that, its own solution."""
-    found = [
-        name for name in row if name.endswith("_solution") and isinstance(row[name], str) and row[name].strip()
-    ]
-    for name in found:
-        model = name.removesuffix("_solution")
-        yield model, row[name], {"model": model}
-    if not found:
-        yield "", required_text(row, "solution"), {}
-
-
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answers]] = {
-    "SLF5K": _draft("generated_summary_for_feedback"),
-    "Text2Grad's SLF5K file": _draft("generated_summary"),
-    "UltraFeedback": _completions,
-    TURNS: _turns,
-    "UltraFeedback binarized": _pair,
-    "KodCode": _programs,
-    "KodCode SFT": _programs,
-}
-"""By the names of the shapes, which make the prompt and the reference of a row."""
-
-
-# Critiques without marks; `text2grad annotate --anchor` finds the words they are about.
+# Critiques without marks; `text2grad annotate --anchor` finds the words that they are about.
 
 GPT_4 = Source(kind="llm", model="gpt-4")
 
 
 def _drafts(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """SLF5K: what a person wrote about the draft of a row; nothing where nobody did."""
+    """Yield the human feedback of SLF5K on the draft of a row, if there is any."""
     for response in responses_of(row) or ():
         if response.feedback.strip():
             opinion = Opinion(response.id or fallback_id, response.response, response.prompt, meta=response.meta)
@@ -388,11 +375,10 @@ def _drafts(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def _critiques(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """UltraFeedback: GPT-4's critique of every completion that has one, and its score of 1 to 10 as
-    -1 to 1."""
+    """Yield GPT-4's critiques in UltraFeedback, with scores from 1 to 10 as -1 to 1."""
     for response, completion in zip(responses_of(row) or (), row["completions"], strict=True):
-        if words := optional_text(completion, "critique"):
-            opinion = Opinion(response.id, response.response, response.prompt, comments=[words], source=GPT_4)
+        if critique := optional_text(completion, "critique"):
+            opinion = Opinion(response.id, response.response, response.prompt, comments=[critique], source=GPT_4)
             opinion.meta, score = response.meta, completion.get("overall_score")
             if isinstance(score, int | float) and 1 <= score <= 10:
                 opinion.score = round((float(score) - 5.5) / 4.5, 2)

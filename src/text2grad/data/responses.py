@@ -1,9 +1,9 @@
-"""What is judged: responses read from a file, one at a time, so that a file of any size fits.
+"""Responses to judge, read from a file one at a time, so that files of any size fit.
 
 A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt`
 (text or turns) and `response`, and may have `id`, `reference`, `feedback` (what a person wrote
-about the response) and `meta`; or it is a feedback record of ours, whose judgement is left aside;
-or it has the shape of a published data set (`data.published`).
+about the response) and `meta`. It may also be one of our own feedback records, whose judgement is
+ignored, or a row of a published data set (`data.published`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from text2grad.feedback import (
 from text2grad.jsonl import json_lines, reading
 
 MOST_CHARACTERS = 100_000
-"""Of a response that is judged."""
-KNOWN = ("id", "reference", "feedback", "meta")
-"""Other keys that a row may have."""
+"""The longest response that is judged."""
+OPTIONAL_KEYS = ("id", "reference", "feedback", "meta")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may
-    repeat.
+    """A response to judge, as an answer to `example`.
 
-    `said` is the record whose words are to be placed, or which stays as it is.
+    Attributes:
+        example: the prompt.
+        response: the response.
+        shares_id: the id is the prompt's and may repeat.
+        original: the record whose comment is to be placed, or which stays unchanged.
     """
 
     example: Example
@@ -54,81 +56,82 @@ class Item:
 
     @property
     def comment(self) -> str:
-        """Return the words of a person about the response, which are to be placed in it."""
+        """The comment of a person on the response, whose words are to be placed."""
         return human_feedback_on(self.example, self.response).strip()
 
     def with_spans(self, judged: Feedback) -> Feedback:
-        """Return the record of a person's words with their places; in one that was given, nothing
-        else changes."""
+        """Return the judged record, or the original record with the spans of the judged one."""
         if self.original is None:
             return judged
         if judged.error is not None:
             return self.original
         details = {name: judged.meta[name] for name in JUDGEMENT_KEYS & judged.meta.keys()}
         source = self.original.source.model_copy(update={"prompt_version": judged.source.prompt_version})
-        update = {"spans": judged.spans, "source": source, "usage": judged.usage}
-        return self.original.model_copy(update={**update, "meta": {**details, **self.original.meta}})
+        meta = {**details, **self.original.meta}
+        update = {"spans": judged.spans, "source": source, "usage": judged.usage, "meta": meta}
+        return self.original.model_copy(update=update)
 
 
 Items = Callable[[], Iterable[Item]]
-"""Items, from the start at each call: they are read more than once and never all held."""
+"""Yields the items again at each call, so that they need not be held in memory."""
 
 
 def read_items(
     path: Path, anchor: bool = False, write: TurnWriter = default_turn_text, sheet: str = ""
 ) -> Iterator[Item]:
-    """The items of a file, in order.
+    """Yield the items of a file, in order.
 
-    With `anchor`, what a person wrote in a record of ours without spans is feedback on its
-    response, as is a row's `feedback` in any case; every other record of ours stays as it is.
-    `write` is how the policy writes a turn that calls tools or reasons; `sheet` is of a workbook.
+    Args:
+        path: the file.
+        anchor: place the comments of people's records without spans, too; a row's `feedback` is
+            always placed. Other records of ours stay unchanged.
+        write: the policy's way to write a turn that calls tools or reasons.
+        sheet: the sheet of a workbook.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for where, row in _rows(path, sheet):
-        kind, number, *_ = where.split()
-        place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
+    for location, row in _rows(path, sheet):
+        kind, number, *_ = location.split()
+        place = f"{path}:{number}" if kind == "line" else f"{path}: {location}"
         if not isinstance(row, dict):
             raise UserError(f"{place}: not an object", "one JSON object per line")
         try:
             yield from _items(row, f"{path.stem}-{number}", anchor, write)
         except (ValidationError, InvalidFields) as error:
-            raise UserError(f"{place}: {first_error(error)}", f"fix or remove {where}") from error
+            raise UserError(f"{place}: {first_error(error)}", f"fix or remove {location}") from error
         except ValueError as error:
             cure = getattr(error, "cure", f"columns: {', '.join(Response.model_fields)}")
             raise UserError(f"{place}: {error}", cure) from error
 
 
-def check_items(items: Iterable[Item], longest: int = MOST_CHARACTERS) -> int:
-    """Look at every item before anything is paid for; their number.
+def check_items(items: Iterable[Item], max_characters: int = MOST_CHARACTERS) -> int:
+    """Check all items before anything is paid for, and return their number.
 
     Raises:
-        UserError: an id occurs twice, names a way out of its folder, or a response has more than
-            `longest` characters.
+        UserError: an id repeats or leads out of its folder, or a response is too long.
     """
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     count = 0
     for count, item in enumerate(items, start=1):  # noqa: B007
         id, size = item.example.id, len(item.response)
-        shown = repr(id if len(id) <= 60 else f"{id[:60]}…")
+        name = repr(id if len(id) <= 60 else f"{id[:60]}…")
         if escapes_folder(id):
-            raise UserError(f"the id {shown} leads out of its folder", "take '..' out of it")
+            raise UserError(f"the id {name} leads out of its folder", "take '..' out of it")
         if not id.isprintable() or len(id) > 500:
-            raise UserError(f"the id {shown} is not a name", "at most 500 printable characters")
-        key = blake2b(id.encode(), digest_size=16).digest()
-        if key in seen and not item.shares_id:
-            raise UserError(f"the id {shown} occurs twice", "give each response its own id")
-        seen.add(key)
-        if size > longest:
-            message = f"the response of {shown} has {size:,} characters, more than {longest:,}"
+            raise UserError(f"the id {name} is not a name", "at most 500 printable characters")
+        digest = blake2b(id.encode(), digest_size=16).digest()
+        if digest in digests and not item.shares_id:
+            raise UserError(f"the id {name} occurs twice", "give each response its own id")
+        digests.add(digest)
+        if size > max_characters:
+            message = f"the response of {name} has {size:,} characters, more than {max_characters:,}"
             raise UserError(message, "shorten it")
     return count
 
 
 def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the rows with their places: of JSON Lines one line at a time, of other files all at
-    once."""
+    """Yield the rows with their locations; JSON Lines are read one line at a time."""
     if is_table(path):
         yield from (
             (place, {name: cell for name, cell in row.items() if cell})
@@ -146,62 +149,62 @@ def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: TurnWriter) -> Iterator[Item]:
     if "source" in row and "response" in row:
-        yield _of_feedback(read_record(row, write), anchor)
+        yield _record_item(read_record(row, write), anchor)
         return
     if (published := responses_of(row)) is not None:
-        yield from (_of_row(response, fallback_id) for response in published)
+        yield from (_row_item(response, fallback_id) for response in published)
         return
-    asked = read_exchange(row, write)
-    _check_columns(asked)
-    others = {name: asked.extra[name] for name in KNOWN if name in asked.extra}
-    if asked.is_turn:  # others use these names for other things
+    exchange = read_exchange(row, write)
+    _check_columns(exchange)
+    fields = {name: exchange.extra[name] for name in OPTIONAL_KEYS if name in exchange.extra}
+    if exchange.is_turn:  # other tools use these names for other things
         kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
-        others = {name: value for name, value in others.items() if isinstance(value, kinds[name])}
-    if "id" in others:
-        others["id"] = name_text(others["id"]) or others["id"]
-    response = Response.model_validate({**others, "prompt": asked.prompt, "response": asked.response})
-    yield _of_row(response, fallback_id)
+        fields = {name: value for name, value in fields.items() if isinstance(value, kinds[name])}
+    if "id" in fields:
+        fields["id"] = name_text(fields["id"]) or fields["id"]
+    fields |= {"prompt": exchange.prompt, "response": exchange.response}
+    yield _row_item(Response.model_validate(fields), fallback_id)
 
 
-def _check_columns(asked: Exchange) -> None:
-    """Check that a row has all that is judged. Another key of a chat is named if it holds text.
+def _check_columns(exchange: Exchange) -> None:
+    """Check that a row has a prompt and a response, and no unknown column.
+
+    Unknown keys of a chat only cause a warning, if they hold text.
 
     Raises:
-        ValueError: there is no prompt or response, or another column.
+        ValueError: something is missing, or a column is unknown.
     """
-    for name, value in asked.extra.items():
-        if name in (*KNOWN, "prompt", "response"):
+    for name, value in exchange.extra.items():
+        if name in (*OPTIONAL_KEYS, "prompt", "response"):
             continue
-        if not asked.is_turn:
-            near = difflib.get_close_matches(str(name), Response.model_fields, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else ""
+        if not exchange.is_turn:
+            similar = difflib.get_close_matches(str(name), Response.model_fields, n=1)
+            hint = f", did you mean {similar[0]!r}?" if similar else ""
             raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
         if holds_text(value):
             warn_once(f"{name!r} holds text that no critic sees: what counts of it belongs into the messages")
-    if asked.response is None:
+    if exchange.response is None:
         raise ValueError("no column 'response'")
-    if not any(turn.content.strip() for turn in asked.prompt):
+    if not any(turn.content.strip() for turn in exchange.prompt):
         raise ValueError("no column 'prompt', or an empty one")
 
 
-def _of_row(row: Response, fallback_id: str) -> Item:
+def _row_item(row: Response, fallback_id: str) -> Item:
     meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
-    return Item(
-        Example(id=row.id or fallback_id, prompt=row.prompt, reference=row.reference, meta=meta), row.response
-    )
+    example = Example(id=row.id or fallback_id, prompt=row.prompt, reference=row.reference, meta=meta)
+    return Item(example, row.response)
 
 
-def _of_feedback(record: Feedback, anchor: bool) -> Item:
+def _record_item(record: Feedback, anchor: bool) -> Item:
+    example = record.example()
     if not anchor:
-        return Item(record.example(), record.response, shares_id=True)
+        return Item(example, record.response, shares_id=True)
     meta = {name: value for name, value in record.meta.items() if name != HUMAN_FEEDBACK}
     if record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
-    return Item(
-        record.example().model_copy(update={"meta": meta}), record.response, shares_id=True, original=record
-    )
+    return Item(example.model_copy(update={"meta": meta}), record.response, shares_id=True, original=record)
 
 
-def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:
-    """`meta` with what a person wrote about the response of its own row."""
-    return {**{name: value for name, value in meta.items() if name != DRAFT}, HUMAN_FEEDBACK: words}
+def _with_feedback(meta: dict[str, Any], comment: str) -> dict[str, Any]:
+    """Return `meta` with a person's comment on the response of the row itself."""
+    return {**{name: value for name, value in meta.items() if name != DRAFT}, HUMAN_FEEDBACK: comment}

@@ -1,8 +1,8 @@
-"""Read the exports of annotation tools and tracing platforms, by one table: `TOOLS`.
+"""Exports of annotation tools and tracing platforms, read by one table: `TOOLS`.
 
-An entry says how rows are recognised and which fields are the response, the prompt, spans, labels,
-comments and ratings. Code stands only where the shape of a tool needs it: Label Studio's regions,
-Argilla's questions, Prodigy's answers.
+An entry says how rows are recognised, and which keys hold the response, the prompt, spans, labels,
+comments and ratings. Code is limited to unusual shapes: Label Studio's regions, Argilla's
+questions, Prodigy's answers, Langfuse's observations.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from text2grad.data.conversations import PROMPTS, Exchange, find_messages, read_exchange
+from text2grad.data.conversations import Exchange, find_messages, read_exchange
 from text2grad.data.files import Row, RowError, find_texts
-from text2grad.data.opinions import RESPONSE_KEYS, Importer, Names, Opinion, find_text, last_turn, skipped_opinion
+from text2grad.data.keys import PROMPT_KEYS, TOOL_RESPONSE_KEYS
+from text2grad.data.opinions import Importer, Names, Opinion, find_text, last_turn, skipped_opinion
 from text2grad.data.scale import Scale, parse_number, scale_of_numbers, score_word
 from text2grad.data.spans.marks import (
     BROWSER,
@@ -38,29 +39,39 @@ from text2grad.jsonl import reading
 
 
 class Answers(NamedTuple):
-    """A list of answers in a row, by their keys: `list` names it, those in `value` and `who` are
-    tried in order."""
+    """The keys of a list of answers; the first filled `value` and `annotator` count."""
 
     list: str
     question: str
     value: tuple[str, ...]
-    who: tuple[str, ...] = ()
+    annotator: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Tool:
-    """An entry of the table: a row is recognised by `known`, and these keys say what it holds.
+    """An entry of the table: a kind of row, and the keys that hold its contents.
 
-    Keys are looked up in the row and in its `meta`. `texts` takes response and prompt from a row,
-    and `reads` are keys of other texts that are read. `marks` are keys of spans, of labels, or of
-    both; `answers` is a list of answers; `columns` begins the names of columns that end in
-    `.label`, `.score` and `.explanation`. `rows` are the answers in a row that are judged apart.
-    `judge` adds what is left.
+    Attributes:
+        name: as in `import --kind`.
+        accepts: recognises a row.
+        exchange: reads the response and the prompt.
+        reads: keys of other texts that are read.
+        id: keys of the id, in the row or its `meta`.
+        annotator: keys of the annotator, in the row or its `meta`.
+        marks: keys of spans, of labels, or of both.
+        comments: keys of lists of comments.
+        answers: a list of answers.
+        columns: the prefix of columns that end in `.label`, `.score` and `.explanation`.
+        aside: keys of answers that are kept aside.
+        rows: splits a row into the answers that are judged separately.
+        judge: adds the rest.
+        names: as in `Importer`.
+        counting: as in `Importer`.
     """
 
     name: str
     accepts: Callable[[Row], bool]
-    texts: Callable[[Row, Names], Exchange]
+    exchange: Callable[[Row, Names], Exchange]
     reads: tuple[str, ...] = ()
     id: tuple[str, ...] = ("id",)
     annotator: tuple[str, ...] = ()
@@ -74,35 +85,30 @@ class Tool:
     names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
 
+    def importer(self) -> Importer:
+        """Return the importer that reads by this entry."""
+        return Importer(self.name, self._read, accepts=self.accepts, names=self.names, counting=self.counting)
 
-def importer(tool: Tool) -> Importer:
-    """The importer that reads by an entry of the table."""
-    return Importer(
-        tool.name, partial(_opinions, tool), accepts=tool.accepts, names=tool.names, counting=tool.counting
-    )
-
-
-def _opinions(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinions on what is judged in a row."""
-    for judged in tool.rows(row):
-        yield from _opinions_on(tool, judged, fallback_id, names)
+    def _read(self, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+        for judged_row in self.rows(row):
+            yield from _read_answer(self, judged_row, fallback_id, names)
 
 
-def _opinions_on(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinions on one answer: one for each person where there are names, else one."""
-    known = _with_meta(row)
-    id = find_text(known, *tool.id) or fallback_id
+def _read_answer(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """Yield the opinions on one response: one for each annotator that is named, else one."""
+    with_meta = _with_meta(row)
+    id = find_text(with_meta, *tool.id) or fallback_id
     if tool.answers and not (row[tool.answers.list] or row.get("comments")):
         yield skipped_opinion(id, "runs without feedback")
         return
     if row.get("answer") == "ignore":
         yield skipped_opinion(id, "answers 'ignore'")
         return
-    asked = tool.texts(row, names)
-    who = find_text(known, *tool.annotator) or _file_of_a_user(row, fallback_id)
-    opinion = Opinion(id, asked.response or "", asked.prompt, who)
-    reads = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.mapped.values(), ())}
-    opinion.unread, opinion.prompt_key = find_texts(asked.extra, reads), asked.prompt_key
+    exchange = tool.exchange(row, names)
+    annotator = find_text(with_meta, *tool.annotator) or _doccano_user(row, fallback_id)
+    opinion = Opinion(id, exchange.response or "", exchange.prompt, annotator)
+    read = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.mapped.values(), ())}
+    opinion.unread, opinion.prompt_key = find_texts(exchange.extra, read), exchange.prompt_key
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
     for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
@@ -112,29 +118,27 @@ def _opinions_on(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterat
         opinion.aside |= {key: row[key]} if row.get(key) else {}
     _add_columns(opinion, tool, row, names)
     if tool.judge:
-        tool.judge(opinion, known, names)
-    yield from _answered(opinion, tool.answers, row, names) if tool.answers else [opinion]
+        tool.judge(opinion, with_meta, names)
+    yield from _split_by_person(opinion, tool.answers, row, names) if tool.answers else [opinion]
 
 
 def _with_meta(row: Row) -> Row:
     return {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
 
 
-def _texts(keys: Sequence[str], row: Row, names: Names) -> Exchange:
-    """The response under the first of `keys`, and the prompt."""
+def _by_keys(keys: Sequence[str], row: Row, names: Names) -> Exchange:
+    """Read the response under the first of `keys`, and the prompt."""
     return names.exchange(_with_meta(row), names.response(row, keys))
 
 
-def _file_of_a_user(row: Row, fallback_id: str) -> str:
-    """The user after whom doccano names a file: it writes one for each user, with a column of
-    comments."""
+def _doccano_user(row: Row, fallback_id: str) -> str:
+    """Return the user in the name of a doccano file; it writes one file for each user."""
     stem = fallback_id.rpartition("-")[0]
     return stem if "Comments" in row and stem not in ("all", "unknown") else ""
 
 
 def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
-    """Add spans (objects, or `[start, end, label]`) as marks, and texts as labels of the whole
-    response."""
+    """Add spans (objects or `[start, end, label]`) as marks, texts as labels of the response."""
     entries = [value] if isinstance(value, str) else value or []
     opinion.marks += [_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
     words = [entry for entry in entries if isinstance(entry, str)]
@@ -145,14 +149,14 @@ def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
 def _entity(value: Any) -> Mark:
     if isinstance(value, dict):
         start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
-        return Mark.parse({"start": start, "end": end, "label": value.get("label")})
-    start, end, label = value
+        label = value.get("label")
+    else:
+        start, end, label = value
     return Mark.parse({"start": start, "end": end, "label": label})
 
 
 def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
-    """Add the columns `NAME.label` (without one `NAME.score`) as answers and `NAME.explanation` as
-    comments."""
+    """Add `NAME.label`, or else `NAME.score`, as answers and `NAME.explanation` as comments."""
     for name, value in row.items() if tool.columns else ():
         question, _, part = name.rpartition(".")
         if not question.startswith(tool.columns):
@@ -163,8 +167,8 @@ def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
             opinion.add_answer(question.partition(".")[2], value, names)
 
 
-def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Iterator[Opinion]:
-    """One opinion for each person who answered."""
+def _split_by_person(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Iterator[Opinion]:
+    """Yield one opinion for each person who answered or commented."""
     people: dict[str, Opinion] = {}
     for answer in row[answers.list]:
         if "elsewhere" in answer:
@@ -185,107 +189,109 @@ def _answered(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Ite
 
 
 def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: Answers) -> Opinion:
-    """The opinion of the person who gave an answer; a judge of the tool's own is a model."""
-    who = find_text(answer, *answers.who)
-    by_model = answer.get("source") == "EVAL"
-    source = Source(kind="llm", model=find_text(answer, answers.question)) if by_model else HUMAN
-    part = source.model if by_model else who
-    fresh = Opinion(opinion.id, opinion.response, opinion.prompt, who, source=source, part=part or None)
-    fresh.unread, fresh.prompt_key = opinion.unread, opinion.prompt_key
-    return people.setdefault(part, fresh)
+    """Return the opinion of the person, or of the tool's own judge, who gave an answer."""
+    annotator = find_text(answer, *answers.annotator)
+    is_model = answer.get("source") == "EVAL"
+    source = Source(kind="llm", model=find_text(answer, answers.question)) if is_model else HUMAN
+    part = source.model if is_model else annotator
+    new = Opinion(opinion.id, opinion.response, opinion.prompt, annotator, source=source, part=part or None)
+    new.unread, new.prompt_key = opinion.unread, opinion.prompt_key
+    return people.setdefault(part, new)
 
 
 def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
-    """The response and the prompt in what went out of a traced run and what went in: messages,
-    text, or objects.
+    """Read the response in a run's outputs and the prompt in its inputs.
+
+    Both are messages, text, or objects with texts.
 
     Raises:
         ValueError: no text is the response.
     """
-    output, given = _decoded(row[outputs]), _decoded(row.get(inputs))
-    response = ([] if "response" in names.mapped else find_messages(output)) or _only_text(
-        output, names, "response"
-    )
+    output, given = _decode_json(row[outputs]), _decode_json(row.get(inputs))
+    response: Any = [] if "response" in names.mapped else find_messages(output)
+    response = response or _only_text(output, names, "response")
     if not response:
         key = next(iter(output or ()), "KEY") if isinstance(output, dict) else "KEY"
         raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
     prompt: Any = [] if "prompt" in names.mapped else find_messages(given)
     inner = given if isinstance(given, dict) and not prompt else {}
-    texts = {name: text for name, text in inner.items() if isinstance(text, str) and text}
-    keys = [name for name in names.mapped.get("prompt", ("question", "input", "prompt")) if name in texts]
-    keys = keys if "prompt" in names.mapped else keys[:1] or list(texts) * (len(texts) == 1)
-    prompt = prompt or "\n\n".join(texts[name] for name in keys) or (given if isinstance(given, str) else "")
-    asked = read_exchange({"prompt": prompt, "response": response}, names.write)
-    return replace(asked, extra=find_texts(texts, keys), prompt_key=next(iter(keys), ""))
+    texts = {key: text for key, text in inner.items() if isinstance(text, str) and text}
+    keys = [key for key in names.mapped.get("prompt", ("question", "input", "prompt")) if key in texts]
+    if "prompt" not in names.mapped:
+        keys = keys[:1] or list(texts) * (len(texts) == 1)
+    prompt = prompt or "\n\n".join(texts[key] for key in keys) or (given if isinstance(given, str) else "")
+    exchange = read_exchange({"prompt": prompt, "response": response}, names.write)
+    return replace(exchange, extra=find_texts(texts, keys), prompt_key=next(iter(keys), ""))
 
 
-def _only_text(value: Any, names: Names, ours: str) -> str:
-    """A text, or of an object the text that is named so, else its only text."""
+def _only_text(value: Any, names: Names, field: str) -> str:
+    """Return a text; of an object, the text at a key of our field, else its only text, else ""."""
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
-    texts = {name: text for name, text in value.items() if isinstance(text, str) and text}
-    key = names.key(texts, ours, ("output", "answer"))
+    texts = {key: text for key, text in value.items() if isinstance(text, str) and text}
+    key = names.key(texts, field, ("output", "answer"))
     return texts[key] if key else next(iter(texts.values())) if len(texts) == 1 else ""
 
 
-# Prodigy: labelled spans, a label, a choice, or the text alone, and what the annotator decided.
+# Prodigy: labelled spans, a label, a choice, or the text alone, and the annotator's decision.
 
 _PRODIGY_TEXTS = ("text", "response", "output", "completion", "html")
 _PRODIGY_WRITTEN = ("critique", "user_input", "comment", "corrected", "score")
 
 
 def _is_prodigy(row: Row) -> bool:
-    shown = row.keys() & {"text", "response", "html", "options"}
-    return row.get("answer") in ("accept", "reject", "ignore") and bool(shown)
+    return row.get("answer") in ("accept", "reject", "ignore") and bool(
+        row.keys() & {"text", "response", "html", "options"}
+    )
 
 
-def _prodigy_texts(row: Row, names: Names) -> Exchange:
+def _prodigy_exchange(row: Row, names: Names) -> Exchange:
     if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
         raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
-    return _texts(_PRODIGY_TEXTS, row, names)
+    return _by_keys(_PRODIGY_TEXTS, row, names)
 
 
 def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
-    """Add what was written, and what was marked or chosen as far as it was accepted.
+    """Add the annotator's words, and accepted marks and choices.
 
     A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a
-    failure: the annotator does not say what is right instead.
+    failure, since the annotator does not say what is right instead.
     """
-    mapped = [name for chosen in names.mapped.values() for name in chosen]
+    mapped = [key for keys in names.mapped.values() for key in keys]
     for key in dict.fromkeys([*_PRODIGY_WRITTEN, *mapped]):
         if row.get(key) != opinion.response:
             opinion.add_answer(key, row.get(key), names)
     others = [key for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings]
     opinion.aside |= {key: row[key] for key in others}
-    accepted = row["answer"] == "accept"
+    is_accepted = row["answer"] == "accept"
     if label := row.get("label"):
         sign = names.labels().get(str(label).strip().casefold())
         opposite = f"not {label}" if sign is None else LABELS[-sign]
-        opinion.add_answer("label", label, names) if accepted else opinion.ratings.update(label=opposite)
+        opinion.add_answer("label", label, names) if is_accepted else opinion.ratings.update(label=opposite)
         return
     if "options" in row:
         texts = {str(option.get("id")): option.get("text") or option.get("id") for option in row["options"]}
-        picked = [texts.get(str(choice), choice) for choice in row.get("accept") or ()]
-        opinion.add_answer("choice", picked if accepted else None, names)
+        choices = [texts.get(str(choice), choice) for choice in row.get("accept") or ()]
+        opinion.add_answer("choice", choices if is_accepted else None, names)
     if row.get("spans") is not None:
-        opinion.marks = list(map(Mark.parse, row["spans"])) if accepted else []
+        opinion.marks = list(map(Mark.parse, row["spans"])) if is_accepted else []
     elif "options" not in row and not opinion.comments and not opinion.ratings:
         opinion.ratings["answer"] = row["answer"]
         return
-    opinion.failure = "" if accepted else "the annotator said reject"
+    opinion.failure = "" if is_accepted else "the annotator said reject"
 
 
 def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
-    """The options of a choice are its scale, where they show numbers."""
+    """Read the scale of a choice from its options, if they are numbers."""
     options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
     scale = scale_of_numbers(option.get("text") or option.get("id") for option in options)
     return Names(scales={"choice": scale} if scale else {}, source=str(path))
 
 
 # Langfuse: traces and observations of its API, its JSON download, and its tables as JSON or CSV (a
-# column for each # score). A score or comment is on the trace or on one of its observations. A
-# comment may be on ranges of the # output: lists of JSON paths and of UTF-16 offsets in the texts
-# there; its words alone say whether they are praise.
+# column for each score). A score or comment is on the trace or on one of its observations. A
+# comment may be on ranges of the output: lists of JSON paths and of UTF-16 offsets in the texts
+# there. Only its words tell whether it is praise or criticism.
 
 _LANGFUSE_COLUMNS = """
 id timestamp name userId sessionId release version environment tags bookmarked public input output metadata latency
@@ -301,24 +307,28 @@ _STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[['\"]([^'\"]+)['\"]\]")
 
 
 def _langfuse_rows(row: Row) -> Iterator[Row]:
-    """The trace and those of its observations that are judged, each with its own `scores` and
-    `comments`."""
+    """Yield the trace and its judged observations, each with its own `scores` and `comments`."""
     trace = {**row, **row["trace"]} if isinstance(row.get("trace"), dict) else row
-    trace = {name: _decoded(value) for name, value in trace.items()}
+    trace = {key: _decode_json(value) for key, value in trace.items()}
     if not isinstance(trace.get("scores"), list):
-        columns = ((name, _values(value)) for name, value in trace.items() if name not in _LANGFUSE_TABLE)
-        trace["scores"] = [{"name": name, "value": value} for name, values in columns for value in values]
-    parts = {part["id"]: part for part in _objects(trace.get("observations")) if "id" in part and "output" in part}
-    judged: dict[str, Row] = {}
+        columns = ((key, _values(value)) for key, value in trace.items() if key not in _LANGFUSE_TABLE)
+        trace["scores"] = [{"name": key, "value": value} for key, values in columns for value in values]
+    observations = {
+        item["id"]: item for item in _objects(trace.get("observations")) if "id" in item and "output" in item
+    }
+    judged_rows: dict[str, Row] = {}  # by observation, "" for the trace
     for key in ("scores", "comments"):
         for entry in _objects(trace.get(key)):
-            on_part = entry.get("observationId")
-            on_part = entry.get("objectId") if entry.get("objectType") == "OBSERVATION" else on_part
-            part = str(on_part) if on_part in parts else ""
-            about = judged.setdefault(part, {**parts.get(part, trace), "scores": [], "comments": []})
-            elsewhere = on_part and not part and on_part != trace.get("id")
-            about["scores" if elsewhere else key].append({"elsewhere": on_part} if elsewhere else entry)
-    yield from judged.values() or [{**trace, "scores": []}]
+            is_comment = entry.get("objectType") == "OBSERVATION"
+            target = entry.get("objectId") if is_comment else entry.get("observationId")
+            id = str(target) if target in observations else ""
+            new = {**observations.get(id, trace), "scores": [], "comments": []}
+            judged_row = judged_rows.setdefault(id, new)
+            if target and not id and target != trace.get("id"):
+                judged_row["scores"].append({"elsewhere": target})
+            else:
+                judged_row[key].append(entry)
+    yield from judged_rows.values() or [{**trace, "scores": []}]
 
 
 def _values(value: Any) -> list[Any]:
@@ -331,10 +341,9 @@ def _objects(value: Any) -> list[Row]:
 
 
 def _add_comment(opinion: Opinion, comment: Row, row: Row) -> None:
-    """Add a comment, and its ranges as marks: praise or criticism only where its words are a
-    verdict."""
+    """Add a comment, and its ranges as marks; the label is its words if they are a verdict."""
     words = find_text(comment, "content")
-    ranges = [_values(comment.get(name)) for name in ("path", "rangeStart", "rangeEnd")]
+    ranges = [_values(comment.get(key)) for key in ("path", "rangeStart", "rangeEnd")]
     label = words.strip() if score_word(words) else "comment"
     quotes = []
     for path, start, end in zip(*ranges, strict=True):
@@ -350,7 +359,7 @@ def _add_comment(opinion: Opinion, comment: Row, row: Row) -> None:
 
 
 def _at_path(value: Any, path: str) -> Any:
-    """The value at a JSON path (`$`, `$.answer`, `$[0].text`); None where there is none."""
+    """Return the value at a JSON path (`$`, `$.answer`, `$[0].text`), or None."""
     for name, number, quoted in _STEP.findall(path):
         try:
             value = value[int(number)] if number else value[name or quoted]
@@ -366,9 +375,9 @@ PAIRS_CURE = "preferences are for a trainer such as TRL's DPOTrainer; here, say 
 
 
 def _is_doccano(row: Row) -> bool:
-    shown = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
-    labelled = any(isinstance(row.get(key), list | str) for key in _DOCCANO)
-    return shown and labelled and not row.keys() & {"response", "critique", "poor"}
+    has_text = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
+    has_labels = any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    return has_text and has_labels and not row.keys() & {"response", "critique", "poor"}
 
 
 def _is_langsmith(row: Row) -> bool:
@@ -413,7 +422,7 @@ TOOLS = (
     Tool(
         "prodigy",
         _is_prodigy,
-        _prodigy_texts,
+        _prodigy_exchange,
         annotator=("_annotator_id", "_session_id"),
         reads=("label", *_PRODIGY_WRITTEN),
         judge=_judge_prodigy,
@@ -423,7 +432,7 @@ TOOLS = (
     Tool(
         "doccano",
         _is_doccano,
-        partial(_texts, (*RESPONSE_KEYS, "data")),
+        partial(_by_keys, (*TOOL_RESPONSE_KEYS, "data")),
         annotator=("annotator", "username", "user"),
         marks=_DOCCANO,
         comments=("Comments", "comments"),
@@ -433,9 +442,9 @@ TOOLS = (
 """In the order in which a row is tried."""
 
 
-# Argilla 2, nested or flat (as its data sets on the hub are): the answers of each person. The text
-# of a span # question and the scale of a rating question stand in the settings of the data set:
-# `settings.json` (or # `.argilla/settings.json`) beside the records, or a file that has both.
+# Argilla 2, nested or flat (as in its data sets on the hub): the answers of each person. The text
+# of a span question and the scale of a rating question are in the settings of the data set:
+# `settings.json` (or `.argilla/settings.json`) beside the records, or a file that has both.
 
 
 def _is_argilla(row: Row) -> bool:
@@ -445,11 +454,12 @@ def _is_argilla(row: Row) -> bool:
 
 
 def _nested(row: Row) -> Row:
-    """A row with `fields` and `responses`; in a flat one, each column without a dot that is no
-    answer is a field.
+    """Return a row with `fields` and `responses`.
+
+    In a flat row, every column without a dot that is not an answer is a field.
 
     Raises:
-        ValueError: the row was written by Argilla 1, or is a row of a table.
+        ValueError: the row is Argilla 1's, or one of a table.
     """
     if isinstance(row.get("responses"), list):
         raise RowError("the responses are those of Argilla 1", "export the records with Argilla 2")
@@ -469,61 +479,53 @@ def _nested(row: Row) -> Row:
         people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
         columns = zip_longest(values or [], people, statuses)
         responses[question] = [dict(zip(("value", "user_id", "status"), entry, strict=True)) for entry in columns]
-    suggested = any(name.endswith(".suggestion") for name in row)
-    return {**row, "fields": fields, "responses": responses, "suggestions": suggested}
+    has_suggestions = any(name.endswith(".suggestion") for name in row)
+    return {**row, "fields": fields, "responses": responses, "suggestions": has_suggestions}
 
 
 def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per person who submitted something; drafts, discarded and suggested answers are
-    skipped."""
+    """Yield an opinion for each person who submitted answers; skip other answers."""
     row = _nested(row)
     fields = last_turn(row["fields"])
-    field, id = names.response(fields), find_text(row, "external_id", "id") or fallback_id
+    response, id = names.response(fields), find_text(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
-    asked = names.exchange(fields, field)
-    unread = find_texts(asked.extra)
+    exchange = names.exchange(fields, response)
+    unread = find_texts(exchange.extra)
     people: dict[str, Opinion] = {}
-    answers = [(question, answer) for question, given in (row["responses"] or {}).items() for answer in given or ()]
+    skipped: list[str] = []
+    answers = [(question, answer) for question, items in (row["responses"] or {}).items() for answer in items or ()]
     for question, answer in answers:
-        who, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
-        if status == "submitted":
-            opinion = people.setdefault(who, Opinion(id, texts[field], asked.prompt, who, part=who, unread=unread))
-            opinion.prompt_key = asked.prompt_key
-            _add_argilla(
-                opinion, question, answer.get("value"), names.target_text(question, texts, field), field, names
-            )
+        annotator, status = str(answer.get("user_id") or ""), answer.get("status") or "submitted"
+        if status != "submitted":
+            skipped.append(status)
+            continue
+        new = Opinion(id, texts[response], exchange.prompt, annotator, part=annotator, unread=unread)
+        opinion = people.setdefault(annotator, new)
+        opinion.prompt_key = exchange.prompt_key
+        value, target = answer.get("value"), names.target_text(question, texts, response)
+        if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
+            opinion.add_answer(question, value, names)
+        elif not all("start" in entry for entry in value):
+            opinion.aside[question] = value
+        elif target == response:
+            opinion.marks += map(Mark.parse, value)
+        else:
+            for _ in value:
+                opinion.count_misplaced(target)
     yield from people.values()
-    statuses = [answer.get("status") or "submitted" for _, answer in answers]
-    yield from (
-        skipped_opinion(id, f"answers with the status {other!r}") for other in statuses if other != "submitted"
-    )
+    yield from (skipped_opinion(id, f"answers with the status {status!r}") for status in skipped)
     if not answers:
-        yield skipped_opinion(
-            id, f"records {'with suggestions alone' if row.get('suggestions') else 'that nobody answered'}"
-        )
-
-
-def _add_argilla(opinion: Opinion, question: str, value: Any, about: str, field: str, names: Names) -> None:
-    """Add an answer: spans of the text `about`, or a value."""
-    if not (isinstance(value, list) and any(isinstance(entry, dict) for entry in value)):
-        opinion.add_answer(question, value, names)
-    elif not all("start" in entry for entry in value):
-        opinion.aside[question] = value
-    elif about == field:
-        opinion.marks += map(Mark.parse, value)
-    else:
-        for _ in value:
-            opinion.count_misplaced(about)
+        reason = "with suggestions alone" if row.get("suggestions") else "that nobody answered"
+        yield skipped_opinion(id, f"records {reason}")
 
 
 def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
-    """What the settings declare; without them, the one text in which all spans of a question can
-    be."""
+    """Read the settings; without them, find the only text that fits all spans of a question."""
     for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
         if source.is_file() and source.suffix.lower() == ".json":
             with reading(source):
                 content = from_json(source.read_text(encoding="utf-8-sig"))
-            # A file of settings, or one of records that has its settings.
+            # A file of settings, or one of records with its settings.
             settings = content.get("settings", content) if isinstance(content, dict) else {}
             questions = settings.get("questions") if isinstance(settings, dict) else None
             if isinstance(questions, list) and questions:
@@ -551,7 +553,7 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
     fields: dict[str, str] = {}
     scales: dict[str, Scale] = {}
     choices: dict[str, list[str]] = {}
-    written: set[str] = set()
+    free_text: set[str] = set()
     for question in questions:
         settings = {**question, **(question.get("settings") or {})}
         if "name" not in settings:
@@ -566,15 +568,14 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
         elif settings.get("type") == "label_selection":
             choices[name] = list(map(str, values))
         if settings.get("type") == "text":
-            written.add(name)
-    return Names(texts=fields, scales=scales, options=choices, free_text=frozenset(written), source=source)
+            free_text.add(name)
+    return Names(texts=fields, scales=scales, options=choices, free_text=frozenset(free_text), source=source)
 
 
 # Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV
-# and TSV. Its # editor counts UTF-16 units and a line end as one, and shows a line end as backslash
-# and n. Offsets belong to the # text that a region's `to_name` shows. An export does not have the
-# scale of a rating: it is read from the task's # `label_config`, or from an .xml file beside the
-# export.
+# and TSV. Its editor counts UTF-16 units and a line end as one, and shows a line end as backslash
+# and n. Offsets belong to the text that a region's `to_name` shows. An export lacks the scale of a
+# rating: it is read from the task's `label_config`, or from an .xml file beside the export.
 
 Result = Mapping[str, Any]
 _ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
@@ -587,57 +588,55 @@ def _is_studio(row: Row) -> bool:
 
 
 def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per annotation of a task; those that were cancelled, and predictions of a model,
-    are skipped."""
+    """Yield an opinion for each annotation of a task; skip cancelled ones and predictions."""
     data = last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or []
-    meant = [entry for entry in annotations if not entry.get("was_cancelled")]
-    yield from (skipped_opinion(id, "annotations that were cancelled") for _ in annotations[len(meant) :])
+    used = [entry for entry in annotations if not entry.get("was_cancelled")]
+    yield from (skipped_opinion(id, "annotations that were cancelled") for _ in annotations[len(used) :])
     yield from (skipped_opinion(id, "predictions of a model") for _ in row.get("predictions") or ())
     if not annotations and not row.get("predictions"):
         yield skipped_opinion(id, "tasks without an annotation")
-    for number, annotation in enumerate(meant, start=1):
+    for number, annotation in enumerate(used, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
         opinion = _annotation(id, data, results, annotation.get("completed_by"), names)
         opinion.part = str(annotation.get("id", number))
         yield opinion
 
 
-def _annotation(id: str, data: Row, results: Sequence[Result], who: Any, names: Names) -> Opinion:
-    """The opinion of one annotation, from all its results."""
-    field = names.response(data)
+def _annotation(id: str, data: Row, results: Sequence[Result], user: Any, names: Names) -> Opinion:
+    """Return the opinion of one annotation, from all its results."""
+    response = names.response(data)
     texts = {name: text for name, text in data.items() if isinstance(text, str)}
-    annotator = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
-    asked = names.exchange(data, field)
-    opinion = Opinion(id, texts[field], asked.prompt, "" if annotator is None else str(annotator))
-    opinion.unread, opinion.prompt_key = find_texts(asked.extra, ["critique"]), asked.prompt_key
-    # A result without an id stands alone.
+    annotator = (user.get("email") or user.get("id")) if isinstance(user, dict) else user
+    exchange = names.exchange(data, response)
+    opinion = Opinion(id, texts[response], exchange.prompt, "" if annotator is None else str(annotator))
+    opinion.unread, opinion.prompt_key = find_texts(exchange.extra, ["critique"]), exchange.prompt_key
+    # A result without an id is a group of its own.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)
     for region, *others in groups.values():
-        if (about := _region_text(region, texts, field, names)) == field:
+        if (target := _region_text(region, texts, response, names)) == response:
             _add_region(opinion, region, others, names)
         else:
-            opinion.count_misplaced(about)
+            opinion.count_misplaced(target)
     for result in results:
         if str(result.get("id")) not in groups:
-            _add_result(opinion, result, texts, field, names)
+            _add_result(opinion, result, texts, response, names)
     if not opinion.comments and isinstance(data.get("critique"), str):
         opinion.comments += filter(None, [data["critique"]])
     return opinion
 
 
 def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Region -> the results about it (which repeat its id), those with labels first."""
+    """Group results by the id of their region; those with labels come first."""
     marks = (result for result in results if "start" in _value(result) and result.get("type") != "textarea")
-    return {
-        id: sorted(
-            (result for result in results if str(result["id"]) == id), key=lambda result: not _labels(result)
-        )
-        for id in dict.fromkeys(str(result["id"]) for result in marks)
-    }
+    groups: dict[str, list[Result]] = {}
+    for id in dict.fromkeys(str(result["id"]) for result in marks):
+        group = (result for result in results if str(result["id"]) == id)
+        groups[id] = sorted(group, key=lambda result: not _labels(result))
+    return groups
 
 
 def _labels(result: Result) -> list[str]:
@@ -649,12 +648,11 @@ def _value(result: Result) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
-    """The text a region is on: by the configuration, by the name of what it marks, or by its
-    quote."""
+def _region_text(region: Result, texts: Mapping[str, str], response: str, names: Names) -> str:
+    """Return the key of the text of a region: by the configuration, by its tag, or by its quote."""
     tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
     if not tag or tag in names.texts or tag in texts:
-        return names.texts.get(tag, tag or field)
+        return names.texts.get(tag, tag or response)
     if source := str(region.get("source") or "").removeprefix("$"):
         return source
     if len(texts) > 1 and isinstance(quote, str) and quote:
@@ -663,7 +661,7 @@ def _region_text(region: Result, texts: Mapping[str, str], field: str, names: Na
             name for name, text in texts.items() if to_code_points([mark], text, BROWSER)[0].start >= 0
         ]
         return fitting[0] if len(fitting) == 1 else ""
-    return names.target_text(tag, texts, field)
+    return names.target_text(tag, texts, response)
 
 
 def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
@@ -671,22 +669,21 @@ def _region_mark(region: Result, label: str, quote: str, reason: str = "") -> Ma
 
 
 def _add_region(opinion: Opinion, region: Result, others: Sequence[Result], names: Names) -> None:
-    """Add a mark for each label of a region, with what was written about it in text areas and
-    notes."""
+    """Add a mark for each label of a region, with the words of its text areas and notes."""
     areas = [_value(result).get("text") for result in others if result.get("type") == "textarea"]
-    note = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
+    notes = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
     choices = [word for result in (region, *others) for word in _words(_value(result).get("choices"))]
-    known, labels = names.labels(), _labels(region)
-    if not any(label.strip().casefold() in known for label in labels):
+    signs, labels = names.labels(), _labels(region)
+    if not any(label.strip().casefold() in signs for label in labels):
         labels = [word for word in choices if score_word(word)] or labels or [""]
     unused = [word for word in choices if word not in labels]
-    reason = " ".join([*_words(note), *(word for area in areas for word in _words(area)), *unused])
+    reason = " ".join([*_words(notes), *(word for area in areas for word in _words(area)), *unused])
     quote = _value(region).get("text")
     text = quote if isinstance(quote, str) else ""
     opinion.marks += [_region_mark(region, label, text, reason) for label in labels]
     for result in others:
-        rated = {kind: _value(result)[kind] for kind in ("rating", "number") if kind in _value(result)}
-        opinion.aside |= {f"{result.get('from_name')} of a region": value for value in rated.values()}
+        ratings = {kind: _value(result)[kind] for kind in ("rating", "number") if kind in _value(result)}
+        opinion.aside |= {f"{result.get('from_name')} of a region": value for value in ratings.values()}
 
 
 def _words(value: Any) -> list[str]:
@@ -694,15 +691,15 @@ def _words(value: Any) -> list[str]:
     return [str(word) for word in entries if str(word).strip()]
 
 
-def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], field: str, names: Names) -> None:
-    """Add one result about the whole text; one about another text is kept aside."""
+def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], response: str, names: Names) -> None:
+    """Add a result about the whole response; one about another text is kept aside."""
     kind, value, tag = str(result.get("type") or ""), _value(result), str(result.get("to_name") or "")
     name = str(result.get("from_name") or kind)
     if kind in _ASIDE or not value:
         opinion.aside[name] = value.get("choices", [value or dict(result)])[0]
         return
-    if (about := names.texts.get(tag, tag)) in texts and about != field:
-        opinion.aside[f"{name} of {about}"] = value
+    if (target := names.texts.get(tag, tag)) in texts and target != response:
+        opinion.aside[f"{name} of {target}"] = value
         return
     for answer in ("rating", "number", "choices"):
         opinion.add_answer(name, value.get(answer), names)
@@ -714,20 +711,19 @@ def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], fiel
 
 
 def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of a row of JSON-MIN, CSV or TSV: a row per annotation, data and answers side by
-    side."""
-    data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
-    field = names.response({name: value for name, value in data.items() if name not in names.scales})
-    shown = {field, names.key(data, "prompt", PROMPTS)}
+    """Yield the opinion of a row of JSON-MIN, CSV or TSV: an annotation with its data."""
+    data = {name: _decode_json(value) for name, value in row.items() if name not in _OWN_COLUMNS}
+    response = names.response({name: value for name, value in data.items() if name not in names.scales})
+    shown = {response, names.key(data, "prompt", PROMPT_KEYS)}
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name in shown}
     answers = [(name, value) for name, value in data.items() if name not in shown]
     results = [result for name, value in answers for result in _flat_results(name, value, names)]
     id = str(row.get("id") or fallback_id)
-    yield _annotation(id, texts, results, _decoded(row.get("annotator")), names)
+    yield _annotation(id, texts, results, _decode_json(row.get("annotator")), names)
 
 
-def _decoded(value: Any) -> Any:
-    """The content of a cell that holds JSON."""
+def _decode_json(value: Any) -> Any:
+    """Parse a cell that holds JSON; return other values unchanged."""
     if isinstance(value, str) and value[:1] in "[{" and value[-1:] in "]}":
         try:
             return from_json(value)
@@ -737,7 +733,7 @@ def _decoded(value: Any) -> Any:
 
 
 def _flat_results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
-    """The answers to one question as JSON has them."""
+    """Yield the answers to one question in the form of a JSON export."""
     for number, entry in enumerate(value if isinstance(value, list) else [value]):
         common = {"from_name": name, "to_name": name * (name in names.texts), "id": f"{name}-{number}"}
         if isinstance(entry, dict):
@@ -745,15 +741,14 @@ def _flat_results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any
         elif isinstance(entry, str) and (names.is_comment(name) or names.is_corrected(name)):
             yield {**common, "type": "textarea", "value": {"text": [entry]}}
         elif isinstance(entry, str) and parse_number(entry) is None and entry:
-            chosen = name in (*names.texts, *names.mapped.get("score", ())) or score_word(entry) is not None
-            yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [entry]}}
+            is_choice = name in (*names.texts, *names.mapped.get("score", ())) or score_word(entry) is not None
+            yield {**common, "type": "choices" if is_choice else "text", "value": {"choices": [entry]}}
         elif entry not in (None, ""):
             yield {**common, "type": "number", "value": {"number": entry}}
 
 
 def _studio_names(path: Path, rows: Sequence[Row]) -> Names:
-    """What the labelling configuration declares: the text that a tag shows, and the scale of a
-    question."""
+    """Read the labelling configuration: the text of a tag, and the scales of questions."""
     for source, text in _configurations(path, rows):
         try:
             return _studio_configuration(ElementTree.fromstring(text), source)
@@ -769,19 +764,19 @@ def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]
         if isinstance(text, str):
             yield str(path), text
     for name in (f"{path.stem}.xml", "label_config.xml", "labeling_config.xml", "config.xml"):
-        if (beside := path.with_name(name)).is_file():
-            yield str(beside), beside.read_text(encoding="utf-8-sig")
+        if (file := path.with_name(name)).is_file():
+            yield str(file), file.read_text(encoding="utf-8-sig")
 
 
 def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
     declared = f"as {Path(source).name} says"
-    shown: dict[str, str] = {}
+    texts: dict[str, str] = {}
     scales: dict[str, Scale] = {}
     options: dict[str, list[str]] = {}
     for tag in view.iter():
         name, value = tag.get("name", ""), tag.get("value", "")
         if value.startswith("$"):
-            shown[name] = value[1:]
+            texts[name] = value[1:]
         if tag.tag == "Rating":
             scales[name] = Scale(1, int(tag.get("maxRating", "5")), declared)
         elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
@@ -791,8 +786,8 @@ def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
             if scale := scale_of_numbers(options[name], declared):
                 scales[name] = scale
     targets = {tag.get("name", ""): tag.get("toName", "") for tag in view.iter()}
-    shown |= {name: shown[target] for name, target in targets.items() if target in shown}
-    return Names(texts=shown, scales=scales, options=options, source=source)
+    texts |= {name: texts[target] for name, target in targets.items() if target in texts}
+    return Names(texts=texts, scales=scales, options=options, source=source)
 
 
 IMPORTERS = (
@@ -805,6 +800,6 @@ IMPORTERS = (
         counting=BROWSER,
     ),
     Importer("argilla", _read_argilla, accepts=_is_argilla, names=_argilla_names),
-    *map(importer, TOOLS),
+    *(tool.importer() for tool in TOOLS),
 )
 """In the order in which a row is tried."""

@@ -1,2 +1,1 @@
-"""Words of a response that are good or poor: quoted in a comment, marked in a tool, or marked up in
-the text."""
+"""Good and poor words of a response: quoted, marked in a tool, or marked up in the text."""

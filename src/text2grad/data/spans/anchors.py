@@ -1,16 +1,14 @@
-"""Find the words of an answer that a comment quotes, where there is no doubt, without asking a
-model.
+"""Find the words of an answer that a comment quotes, without a model.
 
-Only words in quotation marks count that are once in the answer and are not what the comment
-proposes in its place. Words in parentheses, and words of a comment that are once in the answer and
-rare in all answers, were measured and are left out: people point at them in 0 of 12 and 108 of 202
-cases (`benchmarks/improve.py`). Everything else that people wrote counts through its score.
+Only words in quotation marks count, if they occur once in the answer and are not what the comment
+proposes instead. Words in parentheses, and words of a comment that occur once in the answer and are
+rare in all answers, were measured and left out: annotators mark them in 0 of 12 and 108 of 202
+cases (`benchmarks/improve.py`). All other comments count through their score.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from text2grad.feedback import Place
 from text2grad.feedback.locate import find_all
@@ -24,41 +22,38 @@ PROPOSES = re.compile(
     r"|dovrebbe|meglio|sostituire|deveria|melhor|trocar|moet|beter|liever)\b[\W\w]{0,12}$",
     re.IGNORECASE,
 )
-"""The words before a quotation that is what the answer should say."""
+"""Words before a quotation that says what the answer should be."""
 PRAISES = re.compile(
     r"\b(good|great|love\w*|like|nice|perfect\w*|excellent|well|right|correct|helpful|clear|thanks?|best|spot on"
     r"|gut\w*|schön\w*|super|prima|toll\w*|perfekt\w*|richtig|gefällt|hilfreich|danke|bien|parfait\w*|merci|exact\w*"
     r"|bueno|buena|perfecto|gracias|bene|ottim\w*|perfetto|grazie|bom|boa|ótim\w*|perfeito|obrigad\w*|goed|mooi|prima)\b",
     re.IGNORECASE,
 )
-LONGEST = 400
-"""Characters of a comment: longer ones quote their sources, too."""
+MAX_COMMENT = 400
+"""Characters; longer comments also quote their sources."""
 
 
 def criticises(comment: str, score: float | None) -> bool:
-    """True if a comment finds fault: by its score, or if it praises nothing, outside of what it
-    quotes, and does not go with the best score."""
+    """True if a comment criticises: its score is not positive, or it has no praise outside quotes.
+
+    A comment with the best score never criticises.
+    """
     return (score is not None and score <= 0) or (score != 1 and not PRAISES.search(QUOTED.sub("", comment)))
 
 
 def find_anchors(comment: str, answer: str) -> list[Place]:
-    """The places that a comment quotes for certain, in order."""
+    """Return the places of an answer that a comment quotes without doubt, in order."""
     plain = answer.casefold()
-    if len(comment) > LONGEST or len(plain) != len(answer):
+    if len(comment) > MAX_COMMENT or len(plain) != len(answer):  # folding moved the places
         return []
     words = list(units(answer))
     starts, ends = {start for start, _ in words}, {end for _, end in words}
     places: set[Place] = set()
-    for quote in _quotes(comment):
+    for quotation in QUOTED.finditer(comment):
+        quote = (quotation[1] or quotation[2]).strip(" .,;:!?…").casefold()
+        if not quote or PROPOSES.search(comment[: quotation.start()]):
+            continue
         matches = [start for start in find_all(quote, plain) if start in starts and start + len(quote) in ends]
         if len(matches) == 1:
             places.add((matches[0], matches[0] + len(quote)))
     return sorted(places)
-
-
-def _quotes(comment: str) -> Iterator[str]:
-    """The quotations of a comment in small letters, without those that are proposals."""
-    for match in QUOTED.finditer(comment):
-        quote = (match[1] or match[2]).strip(" .,;:!?…").casefold()
-        if quote and not PROPOSES.search(comment[: match.start()]):
-            yield quote

@@ -1,5 +1,4 @@
-"""Marks become spans, and so do the differences of a corrected text; marks that cannot are
-counted."""
+"""Spans from an annotator's marks, and from the differences of a corrected text."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from text2grad.feedback.quotes import sort_spans
 from text2grad.unicode_words import inside_word, units
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
-"""The names that are written; `POLARITY` has those that are read, in whatever case."""
+"""The names that are written; `POLARITY` has all names that are read, in any case."""
 POLARITY: dict[str, Label] = {
     **{word: (1 if score > 0 else -1) for word, score in VERDICTS.items() if score},
     **dict.fromkeys(("strength", "+", "+1", "1"), 1),
@@ -27,8 +26,10 @@ _PIECE = re.compile(r"\r\n|[\s\S]")
 
 
 class Mark(NamedTuple):
-    """A marked interval: code points, end exclusive; `text` is what the annotator saw there, "" if
-    unknown."""
+    """A marked interval, end exclusive, in the offsets of its file.
+
+    `text` is what the annotator saw there, "" if unknown.
+    """
 
     start: int
     end: int
@@ -39,25 +40,25 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], **keys: str) -> Mark:
-        """A mark written with these names as keys, or with other `keys`: `label="tag"`.
+        """Read a mark from an object; `keys` rename its keys, as in `label="tag"`.
 
         Raises:
-            ValueError: its offsets are not whole numbers.
+            ValueError: the offsets are not whole numbers.
         """
-        places = [value[keys.get(name, name)] for name in ("start", "end")]
-        start, end = map(_whole, places)
+        offsets = [value[keys.get(name, name)] for name in ("start", "end")]
+        start, end = map(_parse_offset, offsets)
         if start is None or end is None:
-            raise ValueError(f"offsets {places[0]!r} and {places[1]!r} are not whole numbers")
+            raise ValueError(f"offsets {offsets[0]!r} and {offsets[1]!r} are not whole numbers")
         label, text, reason = (str(value.get(keys.get(name, name)) or "") for name in ("label", "text", "reason"))
         return cls(start, end, label, text, reason)
 
     def at(self, start: int, end: int) -> Mark:
-        """The same mark in another place."""
+        """Return the mark at another place."""
         return self._replace(start=start, end=end)
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number, also where it is written as text or as 3.0."""
+def _parse_offset(value: Any) -> int | None:
+    """Parse a whole number, also as text or as 3.0."""
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -66,9 +67,7 @@ def _whole(value: Any) -> int | None:
 
 
 class Counting(NamedTuple):
-    """What one step of an offset is: a code point, or a UTF-16 unit; and whether a line end of two
-    characters (CRLF) is one step, as it is in a browser.
-    """
+    """The unit of offsets: code points or UTF-16 units; CRLF is one unit in a browser."""
 
     utf16: bool = False
     crlf_is_one: bool = False
@@ -78,113 +77,124 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
-def _steps(text: str, counting: Counting) -> dict[int, int]:
-    """The offsets of a text that count in one way -> code points."""
-    steps, offset = {0: 0}, 0
+def _code_points(text: str, counting: Counting) -> dict[int, int]:
+    """Map the offsets of a counting to code points."""
+    code_points, offset = {0: 0}, 0
     for index, character in enumerate(text, start=1):
         if not (counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"):
             offset += 2 if counting.utf16 and ord(character) > 0xFFFF else 1
-            steps[offset] = index
-    return steps
+            code_points[offset] = index
+    return code_points
 
 
-def _place(mark: Mark, steps: Mapping[int, int]) -> Place:
-    """The code points of a mark; -1 for what is no place of the text."""
-    return steps.get(mark.start, -1), steps.get(mark.end, -1)
+def _place(mark: Mark, code_points: Mapping[int, int]) -> Place:
+    """Return the code points of a mark, -1 for an offset that is not in the text."""
+    return code_points.get(mark.start, -1), code_points.get(mark.end, -1)
 
 
-def _fits(mark: Mark, text: str, steps: Mapping[int, int]) -> bool:
-    """True if its quote stands where a mark says; a mark without a quote begins and ends where
-    words do."""
-    start, end = _place(mark, steps)
+def _fits(mark: Mark, text: str, code_points: Mapping[int, int]) -> bool:
+    """True if a mark has its quote at its place; without a quote, if it covers whole words."""
+    start, end = _place(mark, code_points)
     if not 0 <= start < end:
         return False
     if mark.text:
-        return _one_line(mark.text) == _one_line(text[start:end])
+        return _as_shown(mark.text) == _as_shown(text[start:end])
     return not (inside_word(text, start) or inside_word(text, end))
 
 
 def to_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
-    """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be
-    told.
+    """Convert the offsets of marks to code points of `text`; -1 where they are ambiguous.
 
-    What a mark quotes tells: its offsets are counted so that they have the quote, else it is the
-    quote's only place. Marks that quote nothing are counted as those of the same text are; if that
-    leaves several ways, so that they begin and end where words do, and else as the `tool` is known
-    to count (of a browser's, a program may have written the marks, too). What could still be one of
-    several is nothing.
+    A mark with a quote is placed by a counting in which its offsets have the quote, else at the
+    quote's only place. Marks without a quote use one counting for the whole text. If several remain
+    possible after the marks with quotes, those in which the marks cover whole words are preferred,
+    then the counting of the `tool`. A browser's counting is only preferred, never enforced: a
+    program may have written the marks of such a tool.
     """
     if not marks:
         return []
-    steps = {counting: _steps(text, counting) for counting in (*([tool] if tool else []), *COUNTINGS)}
+    by_counting = {counting: _code_points(text, counting) for counting in (*([tool] if tool else []), *COUNTINGS)}
     bare, quoting = [mark for mark in marks if not mark.text], [mark for mark in marks if mark.text]
-    fitting = [each for each in COUNTINGS if all(_fits(mark, text, steps[each]) for mark in quoting)]
+    fitting = [
+        counting for counting in COUNTINGS if all(_fits(mark, text, by_counting[counting]) for mark in quoting)
+    ]
     possible = [tool] if tool is not None and tool != BROWSER else fitting or COUNTINGS
-    found = {each: tuple(_place(mark, steps[each]) for mark in bare) for each in possible}
-    edged = {places for each, places in found.items() if all(_fits(mark, text, steps[each]) for mark in bare)}
-    own = {found[tool]} if tool in found else set()
-    ways = next((ways for ways in (edged, set(found.values()), own) if len(ways) == 1), set())
-    places = iter(ways.pop() if ways else [(-1, -1)] * len(bare))
-    return [_quoted(mark, steps.values(), text) if mark.text else mark.at(*next(places)) for mark in marks]
+    places = {counting: tuple(_place(mark, by_counting[counting]) for mark in bare) for counting in possible}
+    on_words = {
+        places[counting] for counting in possible if all(_fits(mark, text, by_counting[counting]) for mark in bare)
+    }
+    tool_places = {places[tool]} if tool in places else set()
+    candidates = (on_words, {*places.values()}, tool_places)
+    (bare_places,) = next((ways for ways in candidates if len(ways) == 1), {((-1, -1),) * len(bare)})
+    remaining = iter(bare_places)
+    return [
+        _locate_quote(mark, by_counting.values(), text) if mark.text else mark.at(*next(remaining))
+        for mark in marks
+    ]
 
 
-def _quoted(mark: Mark, countings: Iterable[Mapping[int, int]], text: str) -> Mark:
-    """A mark where its quote stands: as its offsets say, else in the quote's only place."""
-    places = [_place(mark, steps) for steps in countings if _fits(mark, text, steps)][:1]
-    places = places or list(_places(_one_line(mark.text), text))
+def _locate_quote(mark: Mark, countings: Iterable[Mapping[int, int]], text: str) -> Mark:
+    """Place a mark by its offsets if they have its quote, else at the quote's only place."""
+    places = [_place(mark, code_points) for code_points in countings if _fits(mark, text, code_points)][:1]
+    places = places or list(_find_shown(_as_shown(mark.text), text))
     if len(places) != 1:
         return mark.at(-1, -1)
     return mark.at(*places[0])._replace(text=text[slice(*places[0])])
 
 
-def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where a quote stands in a text, both as an editor shows them."""
-    shown, begins = "", []
+def _find_shown(quote: str, text: str) -> Iterator[Place]:
+    """Yield the places of a quote in a text, both as an editor shows them."""
+    shown, starts = "", []
     for piece in _PIECE.finditer(text):
-        begins += [piece.start(), *[-1] * (len(_one_line(piece[0])) - 1)]
-        shown += _one_line(piece[0])
-    begins.append(len(text))
+        starts += [piece.start(), *[-1] * (len(_as_shown(piece[0])) - 1)]
+        shown += _as_shown(piece[0])
+    starts.append(len(text))
     for place in find_all(quote, shown) if quote else ():
-        start, end = begins[place], begins[place + len(quote)]
+        start, end = starts[place], starts[place + len(quote)]
         if start >= 0 and end >= 0:
             yield start, end
 
 
 def fits_text(mark: Mark, text: str) -> bool:
-    """True if a mark's offsets, in one counting or another, have its quote; one without a quote,
-    whole words."""
-    return any(_fits(mark, text, _steps(text, counting)) for counting in COUNTINGS)
+    """True if a mark fits a text in some counting: its quote is there, or it covers whole words."""
+    return any(_fits(mark, text, _code_points(text, counting)) for counting in COUNTINGS)
 
 
-def _one_line(text: str) -> str:
-    """A text as an editor shows it: a line end as backslash and n."""
+def _as_shown(text: str) -> str:
+    """Return a text as an editor shows it: a line end as backslash and n."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
 
 
 def resolve_marks(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
 ) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
-    """The spans of marks, in order, and the marks that gave none, each with why (a name of
-    `QuoteCounts`).
+    """Convert marks in code points to spans.
 
-    `labels` are the names of labels in lower case.
+    Args:
+        marks: the marks of one response.
+        response: the text that they are on.
+        labels: names of labels in lower case.
+
+    Returns:
+        The spans in order, and (reason, mark) for each mark without one; a reason is a field of
+        `QuoteCounts`.
     """
-    lost: list[tuple[str, Mark]] = []
+    unresolved: list[tuple[str, Mark]] = []
     spans: dict[tuple[int, int, int], Span] = {}
     for mark in marks:
-        start, end, name, text, reason, weight = mark
+        start, end, name, quote, reason, weight = mark
         label = labels.get(name.strip().casefold())
-        found = response[start:end]
-        if not 0 <= start < end <= len(response) or (text and found != text):
-            lost.append(("unmatched", mark))
+        text = response[start:end]
+        if not 0 <= start < end <= len(response) or (quote and text != quote):
+            unresolved.append(("unmatched", mark))
         elif label is None:
-            lost.append(("no_polarity", mark))
+            unresolved.append(("no_polarity", mark))
         elif (start, end, label) in spans:
-            lost.append(("repeated", mark))
+            unresolved.append(("repeated", mark))
         else:
-            span = Span(start=start, end=end, label=label, text=found, reason=reason, weight=weight)
+            span = Span(start=start, end=end, label=label, text=text, reason=reason, weight=weight)
             spans[start, end, label] = span
-    return sort_spans(spans.values()), lost
+    return sort_spans(spans.values()), unresolved
 
 
 def build_human_record(
@@ -195,30 +205,33 @@ def build_human_record(
     meta: Mapping[str, Any],
     source: Source = HUMAN,
 ) -> Feedback:
-    """A record of what a person said, with `meta` as it is."""
-    said = judgement.model_copy(update={"meta": {**meta, **judgement.meta}})
-    return Feedback.of(Example(id=id, prompt=as_turns(prompt)), response, said, source)
+    """Build the record of a person's judgement; the judgement's own `meta` wins over `meta`."""
+    judgement = judgement.model_copy(update={"meta": {**meta, **judgement.meta}})
+    return Feedback.of(Example(id=id, prompt=as_turns(prompt)), response, judgement, source)
 
 
 def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:
-    """A prompt as turns: in plain text, or where there is none, it is the user's."""
+    """Return a prompt as turns; text, or no prompt, becomes a turn of the user."""
     return (Message(role="user", content=prompt or ""),) if isinstance(prompt, str) or not prompt else prompt
 
 
 def drop_empty(**meta: object) -> dict[str, object]:
-    """What is known, without what is empty or zero (False is kept)."""
+    """Return the arguments without those that are empty or zero (False is kept)."""
     return {name: value for name, value in meta.items() if value or isinstance(value, bool)}
 
 
 def id_subject(record: Feedback) -> object:
-    """What the id of a record stands for: its prompt, or the response of one without a prompt."""
+    """Return what the id of a record identifies: its prompt, or the response if that is empty."""
     return record.prompt if any(turn.content for turn in record.prompt) else record.response
 
 
 def diff_spans(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
-    """What a person's corrected text says of the response: words they took out or replaced are poor
-    spans, words they only put in are omissions. Of scripts without spaces, characters are compared;
-    composed or not is no edit.
+    """Compare a response with its correction by words.
+
+    Scripts without spaces are compared by characters. Unicode normalisation is no difference.
+
+    Returns:
+        Poor spans of the words that were removed or replaced, and the words that were inserted.
     """
     before, after = list(units(response)), list(units(corrected))
     matcher = difflib.SequenceMatcher(
@@ -228,13 +241,13 @@ def diff_spans(response: str, corrected: str, reason: str = "") -> tuple[tuple[S
         autojunk=False,
     )
     spans: list[Span] = []
-    missing: list[str] = []
+    inserted: list[str] = []
     for kind, i, j, k, m in matcher.get_opcodes():
-        put_in = corrected[after[k][0] : after[m - 1][1]] if m > k else ""
+        new = corrected[after[k][0] : after[m - 1][1]] if m > k else ""
         if kind in ("delete", "replace"):
             start, end = before[i][0], before[j - 1][1]
-            why = reason or (f"should be: {put_in}" if put_in else "to be removed")
+            why = reason or (f"should be: {new}" if new else "to be removed")
             spans.append(Span(start=start, end=end, label=-1, text=response[start:end], reason=why))
         elif kind == "insert":
-            missing.append(put_in)
-    return tuple(spans), tuple(missing)
+            inserted.append(new)
+    return tuple(spans), tuple(inserted)

@@ -1,8 +1,7 @@
-"""Mark-up in a response: `due [-next week-]{the mail says Friday}`, `[+...+]` for praise, and
-corrections.
+"""Mark-up in a response: `due [-next week-]{the mail says Friday}`, and `[+...+]` for praise.
 
-`[-a-]{+b+}` says what should be there instead, as `git diff --word-diff` writes it, and `{+b+}`
-alone what is missing; `<bad>...</bad>` and `<good>...</good>` are marks as well.
+Corrections are written as by `git diff --word-diff`: `[-a-]{+b+}` replaces, and `{+b+}` alone
+inserts. `<bad>...</bad>` and `<good>...</good>` are marks too.
 """
 
 from __future__ import annotations
@@ -17,24 +16,26 @@ from text2grad.feedback.locate import find_all
 
 _OPENING = re.compile(r"\[[+-]|\{\+(?!\+)|<(good|bad|poor|wrong)>", re.IGNORECASE)
 BRACKETS = re.compile(r"\[[+-]|[+-]\]|\{\+|\+\}|</?(?:good|bad|poor|wrong)>", re.IGNORECASE)
-"""What begins or ends a mark."""
+"""The start or the end of a mark."""
 _OTHERS = re.compile(
     r"\{--.+?--\}|\{\+\+.+?\+\+\}|\{~~.+?~>.*?~~\}|\{==.+?==\}"  # CriticMarkup
     r"|<(del|ins|error|incorrect|negative|positive|correct|good|bad|poor|wrong)\b[^<>]*>.*?</\1>",
     re.DOTALL | re.IGNORECASE,
 )
 _SPACE_BEFORE = (" ", ".", ",", ";", ":", "!", "?", "\n", "")
-"""What may follow a word that was taken out or put in, so that the text without it has no space
-there."""
+"""Characters before which a space is dropped with the word that was removed or inserted."""
 
 
 @dataclass
 class MarkedText:
-    """A text without its mark-up, and the intervals of it that were marked.
+    """A text without its mark-up.
 
-    `corrected` is the text with all corrections made, "" if there are none or not all are known;
-    `omissions` are the words it has that replace nothing; `doubts` are what looks like mark-up and
-    stays in the text.
+    Attributes:
+        text: the plain text.
+        marks: the marked intervals, in code points of `text`.
+        corrected: the text with all corrections, "" if there are none or some are unknown.
+        omissions: inserted words that replace nothing.
+        doubts: text that looks like mark-up and was kept.
     """
 
     text: str
@@ -44,24 +45,23 @@ class MarkedText:
     doubts: list[str] = field(default_factory=list)
 
     def write(self, text: str) -> None:
-        """Add text that is not marked."""
+        """Add unmarked text."""
         self.text += text
         self.corrected += text
 
-    def mark(self, label: str, inner: str, reason: str, instead: str | None, following: str) -> None:
-        """Add a mark, and its correction if there is one; `following` is the character after it."""
+    def mark(self, label: str, inner: str, reason: str, correction: str | None, following: str) -> None:
+        """Add a mark with its correction, if any; `following` is the next character."""
         start = len(self.text)
-        why = reason or (f"should be: {instead}" if instead else "")
+        why = reason or (f"should be: {correction}" if correction else "")
         self.text += inner
         self.marks.append(Mark(start, len(self.text), label, inner, why))
-        if label == "+1" or instead:
-            self.corrected += instead or inner
+        if label == "+1" or correction:
+            self.corrected += correction or inner
         elif self.corrected.endswith(" ") and following in _SPACE_BEFORE:
             self.corrected = self.corrected[:-1]
 
     def insert(self, inner: str, following: str) -> None:
-        """Add words that are missing. Of the spaces on both sides of them the text itself had
-        one."""
+        """Add missing words; of the spaces around them, the plain text keeps one."""
         last = self.marks[-1].end if self.marks else 0
         if following in _SPACE_BEFORE and self.text.endswith(" ") and last < len(self.text):
             self.text = self.text[:-1]
@@ -72,88 +72,81 @@ class MarkedText:
 def read_markup(text: str) -> MarkedText:
     """Take the mark-up out of a text.
 
-    What is marked has as many opening as closing square brackets, so that `[+-]?[0-9+]` and `a[-1]`
-    are no mark-up; a reason is in balanced braces.
+    Marked text has balanced square brackets, so `[+-]?[0-9+]` and `a[-1]` are no mark-up. A reason
+    has balanced braces.
 
     Raises:
         ValueError: a reason is not closed, or a mark is inside another.
     """
     out, place = MarkedText(""), 0
-    corrects = unclear = False
-    while found := _OPENING.search(text, place):
-        out.write(text[place : found.start()])
-        inner, place = _inner(text, found)
-        if not inner and not (found[0] == "{+" and place):
-            out.write(found[0])
-            # No bracket closes what opens here (`[-next week.`, and not `a[-1]`).
-            if found[0][0] == "[" and all(depth > 0 for depth in _depths(text[found.start() :], "[]")):
-                out.doubts.append(text[found.start() :][:40])
-            place = found.end()
-        elif found[0] == "{+":
+    has_corrections = is_incomplete = False
+    while opening := _OPENING.search(text, place):
+        out.write(text[place : opening.start()])
+        inner, place = _inner_text(text, opening)
+        if not inner and not (opening[0] == "{+" and place):
+            out.write(opening[0])
+            # An opening bracket that nothing closes: `[-next week.`, unlike `a[-1]`.
+            if opening[0][0] == "[" and all(depth > 0 for depth in _depths(text[opening.start() :], "[]")):
+                out.doubts.append(text[opening.start() :][:40])
+            place = opening.end()
+        elif opening[0] == "{+":
             out.insert(inner, text[place : place + 1])
-            corrects = True
+            has_corrections = True
         else:
-            label = f"{POLARITY[found[1].lower()]:+d}" if found[1] else f"{found[0][1]}1"
+            label = f"{POLARITY[opening[1].lower()]:+d}" if opening[1] else f"{opening[0][1]}1"
             if has_markup(inner):
-                raise ValueError(f"a mark is inside another: {text[found.start() : place][:60]!r}")
-            reason, instead, place = _said(text, place, label)
-            out.mark(label, inner, reason, instead, text[place : place + 1])
-            corrects |= instead is not None
-            unclear |= label == "-1" and instead is None and bool(reason)
+                raise ValueError(f"a mark is inside another: {text[opening.start() : place][:60]!r}")
+            reason, correction, place = _annotations(text, place, label)
+            out.mark(label, inner, reason, correction, text[place : place + 1])
+            has_corrections |= correction is not None
+            is_incomplete |= label == "-1" and correction is None and bool(reason)
     out.write(text[place:])
-    out.corrected = out.corrected if corrects and not unclear else ""
-    out.doubts += [found[0] for found in _OTHERS.finditer(out.text)]
+    out.corrected = out.corrected if has_corrections and not is_incomplete else ""
+    out.doubts += [match[0] for match in _OTHERS.finditer(out.text)]
     return out
 
 
 def has_markup(text: str) -> bool:
-    """Whether there is mark-up in a text."""
+    """True if a text has mark-up."""
     if not _OPENING.search(text):
         return False
-    found = read_markup(text)
-    return bool(found.marks or found.omissions)
+    marked = read_markup(text)
+    return bool(marked.marks or marked.omissions)
 
 
-def _inner(text: str, found: re.Match[str]) -> tuple[str, int]:
-    """What the mark that opens here encloses, and where the text goes on behind it; "" and 0: it
-    opens none."""
-    if found[0] == "{+":
-        end = text.find("+}", found.end() + 1)
-        return (text[found.end() : end], end + 2) if end >= 0 else ("", 0)
-    if found[1]:
-        closing = re.compile(rf"</{found[1]}>", re.IGNORECASE).search(text, found.end())
-        return (text[found.end() : closing.start()], closing.end()) if closing else ("", 0)
-    inner = _enclosed(text, found.end(), found[0][1])
-    return (inner, found.end() + len(inner) + 2) if inner else ("", 0)
+def _inner_text(text: str, opening: re.Match[str]) -> tuple[str, int]:
+    """Return the text inside a mark and the place after it; "" and 0 if nothing closes the mark."""
+    start = opening.end()
+    if opening[0] == "{+":
+        end = text.find("+}", start + 1)
+        return (text[start:end], end + 2) if end >= 0 else ("", 0)
+    if opening[1]:
+        closing = re.compile(rf"</{opening[1]}>", re.IGNORECASE).search(text, start)
+        return (text[start : closing.start()], closing.end()) if closing else ("", 0)
+    for length in find_all(f"{opening[0][1]}]", text[start:]):
+        inner = text[start : start + length]
+        if all(depth >= 0 for depth in _depths(inner, "[]")) and inner.count("[") == inner.count("]"):
+            return (inner, start + length + 2) if inner else ("", 0)
+    return "", 0
 
 
-def _said(text: str, place: int, label: str) -> tuple[str, str | None, int]:
-    """The reason and the correction that stand right behind a mark, and where the text goes on."""
-    reason, instead = "", None
+def _annotations(text: str, place: int, label: str) -> tuple[str, str | None, int]:
+    """Return the reason and the correction that follow a mark, and the place after them."""
+    reason, correction = "", None
     while text.startswith("{", place):
         end = text.find("+}", place + 3) if text.startswith("{+", place) and label == "-1" else -1
-        if end >= 0 and instead is None:
-            instead, place = text[place + 2 : end], end + 2
+        if end >= 0 and correction is None:
+            correction, place = text[place + 2 : end], end + 2
         elif reason or text.startswith("{+", place):
             break
         else:
             end = _closing_brace(text, place)
             reason, place = text[place + 1 : end].strip(), end + 1
-    return reason, instead, place
-
-
-def _enclosed(text: str, start: int, sign: str) -> str:
-    """What stands between an opening at `start` and the first closing after which brackets are
-    balanced."""
-    for end in find_all(f"{sign}]", text[start:]):
-        inner = text[start : start + end]
-        if all(depth >= 0 for depth in _depths(inner, "[]")) and inner.count("[") == inner.count("]"):
-            return inner
-    return ""
+    return reason, correction, place
 
 
 def _depths(text: str, brackets: str) -> Iterator[int]:
-    """How many brackets are open behind each character."""
+    """Yield the number of open brackets after each character."""
     return accumulate((character == brackets[0]) - (character == brackets[1]) for character in text)
 
 
@@ -165,8 +158,10 @@ def _closing_brace(text: str, start: int) -> int:
 
 
 def write_markup(text: str, marks: Iterable[Mark]) -> str:
-    """A text with its marks written into it; `read_markup` takes them out unless text or marks are
-    unlucky."""
+    """Write marks into a text.
+
+    `read_markup` does not recover them if the text or a mark contains mark-up of its own.
+    """
     for start, end, label, _, reason, _ in sorted(marks, reverse=True):
         sign = "+" if label == "+1" else "-"
         why = f"{{{reason}}}" if reason else ""

@@ -1,1 +1,1 @@
-"""Tables as people keep them: workbooks, files with separators, and what their columns hold."""
+"""Tables of people: workbooks, files with separators, and what their columns hold."""

@@ -1,9 +1,7 @@
-"""Propose what the columns of a table hold: by their names in several languages, then by what is in
-them.
+"""Propose what the columns of a table hold: by their names in several languages, then by content.
 
-`columns.yaml` has the names and the words of ratings. A proposal is shown before anything is done
-with it, so it is no guess; where two columns, or two scales, may be meant, it names both and
-decides nothing.
+`columns.yaml` has the names, and the words of ratings. The user sees a proposal before it is used.
+Where two columns, or two scales, are equally likely, the proposal names both and decides nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +23,13 @@ from text2grad.strict_yaml import parse_yaml
 
 TEXTS = ("response", "prompt", "corrected", "critique")
 EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
-"""Weights of a known name that is all of a header, several words, one word, the end of one
-(`Kundenfrage`)."""
-ALIKE, CLEARLY = 0.35, 0.2
-"""Words that a correction shares with the response at least, and by how much one candidate must
-lead."""
-LOOKED_AT = 200
-LONGEST_RATING = 11
-"""Different values of a rating at most: 0 to 10."""
+"""Strengths of a name that is a whole header, several words, one word, or the end of a word."""
+MIN_OVERLAP, MIN_LEAD = 0.35, 0.2
+"""The share of words that a correction has in common with its response; the lead of a candidate."""
+SAMPLE_SIZE = 200
+"""The number of cells that are inspected."""
+MAX_RATING_VALUES = 11
+"""Distinct values of a rating: 0 to 10."""
 _RANGE = re.compile(
     r"(?<![\d.])(-?\d{1,3})\s*(?:-|–|—|\.\.+|…|to|bis|à|a|al|tot|até|/|von|of)\s*(\d{1,3})(?![\d.])", re.I
 )
@@ -40,7 +37,15 @@ _MEANING = re.compile(r"(-?\d{1,3})\s*(?:=|:|ist|is)\s*([^\W\d][\w ]*)")
 
 
 class Profile(NamedTuple):
-    """The content of a column: values that are filled, and figures of them."""
+    """The filled cells of a column, and averages over them.
+
+    Attributes:
+        values: the filled cells.
+        rows: all cells.
+        words: the mean number of words.
+        characters: the mean number of characters.
+        questions: the share that ends with a question mark.
+    """
 
     values: list[Any]
     rows: int
@@ -50,19 +55,18 @@ class Profile(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """True for texts of several words in most cells."""
+        """True if most cells are texts of several words."""
         return self.words >= 2.5
 
     @property
-    def different(self) -> int:
-        """The number of different values."""
+    def distinct(self) -> int:
+        """The number of distinct values."""
         return len({str(value).strip().casefold() for value in self.values})
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A field for which several columns may be meant, or the scales that the column `rated` may
-    have."""
+    """A field with several likely columns, or the column `rated` with several likely scales."""
 
     field: str
     candidates: tuple[str, ...]
@@ -70,28 +74,33 @@ class Doubt:
 
     @property
     def subject(self) -> str:
-        """The field, or the scale with its column."""
+        """The field, or the scale with its column, for the user."""
         return f"{self.field} of {self.rated!r}" if self.rated else self.field
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values of --map, or of --scale, that decide."""
+        """The values of `--map` or `--scale` that decide."""
         return self.candidates if self.rated else tuple(f"{self.field}={name}" for name in self.candidates)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that decide."""
+        """The options that decide, for a shell."""
         flag = "--scale" if self.rated else "--map"
         return tuple(f"{flag} {shlex.quote(value)}" for value in self.values)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Columns by our names, the scale of the rating ("": none is needed), what is not used, and
-    what is in doubt.
+    """What the columns of a table hold.
 
-    `notes` says more of some columns, by their names; `talk` is the key of conversations, which
-    hold what was asked and, unless `columns` has a response, what was answered.
+    Attributes:
+        columns: our field -> a column.
+        scale: the scale of the rating, "" if none is needed.
+        unused: columns that hold nothing of use.
+        doubts: what the user has to decide.
+        notes: column -> why it is unused.
+        conversation: the column of conversations, which hold the prompts and, unless `columns` has
+            a response, the responses.
     """
 
     columns: Mapping[str, str]
@@ -106,8 +115,8 @@ class Proposal:
         """`Question -> prompt · Rating 1 to 5 -> score · Date: not used`."""
         pairs = [f"{theirs}{self._range(ours)} -> {ours}" for ours, theirs in self.columns.items()]
         if self.conversation:
-            both = "prompt" if "response" in self.columns else "prompt and response"
-            pairs.insert(0, f"{self.conversation} -> {both}")
+            fields = "prompt" if "response" in self.columns else "prompt and response"
+            pairs.insert(0, f"{self.conversation} -> {fields}")
         return " · ".join([*pairs, *(f"{name}: {self.notes.get(name, 'not used')}" for name in self.unused)])
 
     def _range(self, ours: str) -> str:
@@ -123,7 +132,7 @@ class Proposal:
 
 
 def plain_header(name: str) -> str:
-    """A header in small letters without accents, punctuation and what stands in parentheses."""
+    """Normalise a header: lower case, no accents, no punctuation, nothing in parentheses."""
     name = re.sub(r"\([^)]*\)|\[[^\]]*\]", " ", name)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     letters = unicodedata.normalize("NFKD", name.casefold())
@@ -139,7 +148,7 @@ def _table() -> Mapping[str, Any]:
 
 @cache
 def _names() -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """Known name -> field -> the languages in which it holds that."""
+    """Return name -> field -> the languages in which the name means the field."""
     names: dict[str, dict[str, frozenset[str]]] = {}
     for ours, by_language in _table()["names"].items():
         for language, listed in by_language.items():
@@ -150,8 +159,7 @@ def _names() -> Mapping[str, Mapping[str, frozenset[str]]]:
 
 
 def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
-    """Return the fields that a header may name -> how much of the header says so, and in which
-    languages."""
+    """Return the fields that a header may mean -> (strength, languages)."""
     plain = plain_header(header)
     words = plain.split()
     matches: dict[str, tuple[float, frozenset[str]]] = {}
@@ -160,7 +168,7 @@ def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
         if name == plain:
             strength = EXACT
         elif length <= len(words) and any(words[n : n + length] == name.split() for n in range(len(words))):
-            # Of several names in a header the first says most: "comment on the answer".
+            # The first of several names counts most: "comment on the answer".
             strength = (PHRASE if length > 1 else WORD) - 0.1 * words.index(name.split()[0]) + 0.01 * len(name)
         elif length == 1 and len(name) > 3 and any(w.endswith(name) and len(w) > len(name) + 1 for w in words):
             strength = ENDING + 0.01 * len(name)
@@ -173,16 +181,16 @@ def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
 
 
 def names_feedback(headers: Sequence[str]) -> bool:
-    """True if the names of the columns say where the answers are, and one thing more."""
+    """True if headers name the responses and at least one other field."""
     matches = [match_header(header) for header in headers if header]
     strongest = {max(fields, key=lambda ours: fields[ours][0]) for fields in matches if fields}
     return "response" in strongest and len(strongest - {"unused"}) > 1
 
 
 def profile_column(values: Sequence[Any]) -> Profile:
-    """The figures of a column."""
+    """Return the averages of a column."""
     filled = [value for value in values if is_filled(value)]
-    texts = [str(value) for value in filled[:LOOKED_AT]]
+    texts = [str(value) for value in filled[:SAMPLE_SIZE]]
     count = max(1, len(texts))
     return Profile(
         filled,
@@ -194,12 +202,12 @@ def profile_column(values: Sequence[Any]) -> Profile:
 
 
 def word_overlap(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> float:
-    """The mean share of words that two columns have in common, of rows that have both."""
+    """Return the mean share of words that two columns have in common, over rows with both."""
     pairs = [
         ({*str(row[one]).casefold().split()}, {*str(row[other]).casefold().split()})
         for row in rows
         if is_filled(row.get(one)) and is_filled(row.get(other))
-    ][:LOOKED_AT]
+    ][:SAMPLE_SIZE]
     return fmean([len(a & b) / max(1, len(a | b)) for a, b in pairs]) if pairs else 0.0
 
 
@@ -207,48 +215,51 @@ def word_overlap(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> flo
 
 
 class Rating(NamedTuple):
-    """The scale of a column of ratings (`--scale`; "": its words say it themselves), or those that
-    may be meant."""
+    """The scale of a column of ratings, or several likely ones.
+
+    The scale is written as for `--scale`, "" where the words of the column need none.
+    """
 
     scale: str
     candidates: tuple[str, ...] = ()
 
 
 def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rating | None:
-    """Read a column as ratings: by its header ("Rating (1-5)", "1 = best"), else by the values that
-    are there.
+    """Find the scale of a column: by its header ("Rating (1-5)", "1 = best"), else by its values.
 
-    None: these are no ratings.
+    Returns:
+        None if the values are not ratings.
     """
     values = [value for value in values if is_rated(value)]
-    different = {str(value).strip().casefold() for value in values}
-    if not different or len(different) > 4 * LONGEST_RATING:
+    distinct = {str(value).strip().casefold() for value in values}
+    if not distinct or len(distinct) > 4 * MAX_RATING_VALUES:
         return None
-    if ordered := _word_scale(different):
-        return Rating(ordered)
+    if word_scale := _word_scale(distinct):
+        return Rating(word_scale)
     if all(score_word(value) is not None or parse_share(value) for value in values):
         return Rating("")
-    numbers = {parse_number(value) for value in values}
-    if None in numbers or len(numbers) > LONGEST_RATING:
+    parsed = {parse_number(value) for value in values}
+    if None in parsed or len(parsed) > MAX_RATING_VALUES:
         return None
-    known = sorted(number for number in numbers if number is not None)
-    low, high = known[0], known[-1]
-    declared = _declared(header)
+    numbers = sorted(number for number in parsed if number is not None)
+    low, high = numbers[0], numbers[-1]
+    declared = _header_scale(header)
     if declared and declared[0] <= low and high <= declared[1]:
-        return Rating(_turned(*declared, header, language))
-    if any(not number.is_integer() and not (2 * number).is_integer() for number in known) or high > 10 or low < -2:
+        return Rating(_directed_scale(*declared, header, language))
+    if not all((2 * number).is_integer() for number in numbers) or high > 10 or low < -2:
         return Rating("0..100") if 10 < high <= 100 and low >= 0 and "%" in header else None
-    return _by_values(known, header, language)
+    return _scale_of_values(numbers, header, language)
 
 
-def _word_scale(different: set[str]) -> str:
-    """The shortest scale of words that has all values; "" if none has."""
+def _word_scale(values: set[str]) -> str:
+    """Return the shortest scale of words that has all values, or ""."""
     scales = ([word.casefold() for word in words] for words in _table()["scales"])
-    fitting = sorted((words for words in scales if different <= {*words}), key=len)
+    fitting = sorted((words for words in scales if values <= {*words}), key=len)
     return ",".join(fitting[0]) if fitting else ""
 
 
-def _declared(header: str) -> tuple[float, float] | None:
+def _header_scale(header: str) -> tuple[float, float] | None:
+    """Return the range of ratings in a header, such as "(1-5)" or "/ 10"."""
     if match := _RANGE.search(header):
         ends = sorted((float(match[1]), float(match[2])))
         return (ends[0], ends[1]) if ends[0] < ends[1] else None
@@ -257,19 +268,18 @@ def _declared(header: str) -> tuple[float, float] | None:
     return None
 
 
-def _turned(low: float, high: float, header: str, language: str) -> str:
-    """The scale, the worst first: turned where the header, or the language's way to grade, says
-    that 1 is best."""
+def _directed_scale(low: float, high: float, header: str, language: str) -> str:
+    """Return the scale, worst first; reversed if header or language say that 1 is best."""
     best = {word.casefold() for word in _table()["best"]}
     for number, meaning in _MEANING.findall(header):
         if float(number) in (low, high):
             praised = any(meaning.strip().casefold().startswith(word) for word in best)
             return _scale(high, low) if praised == (float(number) == low) else _scale(low, high)
-    return _scale(high, low) if low == 1 and _grades(header, language) else _scale(low, high)
+    return _scale(high, low) if low == 1 and _names_grades(header, language) else _scale(low, high)
 
 
-def _grades(header: str, language: str) -> bool:
-    """True if a header names grades of which 1 is the best."""
+def _names_grades(header: str, language: str) -> bool:
+    """True if a header means grades of which 1 is the best."""
     return plain_header(header) in map(plain_header, _table()["less_is_better"].get(language, ()))
 
 
@@ -277,21 +287,22 @@ def _scale(worst: float, best: float) -> str:
     return f"{worst:g}..{best:g}"
 
 
-def _by_values(known: Sequence[float], header: str, language: str) -> Rating | None:
-    """The scale on which all values are, by the ends that are there."""
-    low, high = known[0], known[-1]
+def _scale_of_values(numbers: Sequence[float], header: str, language: str) -> Rating | None:
+    """Choose the scale by the smallest and the largest of the sorted values."""
+    low, high = numbers[0], numbers[-1]
     if low < 0:
         return Rating(_scale(-max(high, -low), max(high, -low)))
     if low == 0 and high == 1:
         return Rating("0..1")
     bottom = min(low, 1.0)
-    if high <= 6 and bottom == 1 and _grades(header, language):
-        return Rating(_turned(1, 6, header, language))
+    if high <= 6 and bottom == 1 and _names_grades(header, language):
+        return Rating(_directed_scale(1, 6, header, language))
     if high >= 4:
-        return Rating(_turned(bottom, 10 if high > 5 else 5, header, language))
-    if len(known) < 2:
+        return Rating(_directed_scale(bottom, 10 if high > 5 else 5, header, language))
+    if len(numbers) < 2:
         return None
-    return Rating("", (_turned(bottom, high, header, language), _turned(bottom, 5, header, language)))
+    candidates = (_directed_scale(bottom, top, header, language) for top in (high, 5))
+    return Rating("", tuple(candidates))
 
 
 # Proposals.
@@ -299,45 +310,51 @@ def _by_values(known: Sequence[float], header: str, language: str) -> Rating | N
 
 def propose(
     rows: Sequence[Mapping[str, Any]],
-    given: Mapping[str, str] | None = None,
-    scaled: bool = False,
-    talk: str = "",
-    answered: bool = False,
+    mapped: Mapping[str, str] | None = None,
+    has_scale: bool = False,
+    conversation: str = "",
+    has_answers: bool = False,
 ) -> Proposal:
-    """Propose what each column holds. `given` columns are as the user says; with `scaled`, so is
-    the scale.
+    """Propose what each column holds.
 
-    `talk` is the column of conversations, which are `answered` in a column of its own or hold the
-    answers, too.
+    Args:
+        rows: flat rows; see `data.paths.flatten_rows`.
+        mapped: our field -> column, as the user says.
+        has_scale: the user gave the scale of the rating.
+        conversation: the column of conversations.
+        has_answers: the answers are in a column of their own.
     """
     headers = list(dict.fromkeys(name for row in rows for name in row))
     profiles = {name: profile_column([row.get(name) for row in rows]) for name in headers}
-    chosen = dict(given or {})
-    of_talk = [*(["prompt"] if talk else []), *(["response"] if talk and not answered else [])]
-    chosen |= {ours: talk for ours in of_talk if ours not in chosen}
-    free = [name for name in headers if name not in chosen.values() and profiles[name].values]
+    columns = dict(mapped or {})
+    if conversation:
+        columns.setdefault("prompt", conversation)
+    if conversation and not has_answers:
+        columns.setdefault("response", conversation)
+    free = [name for name in headers if name not in columns.values() and profiles[name].values]
     matches = {name: match_header(name) for name in free}
-    draft = _Draft(rows, headers, profiles, chosen, _language(matches.values()))
+    draft = _Draft(rows, headers, profiles, columns, _language(matches.values()))
     draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
     draft.assign_by_content([name for name in free if not _is_unused(matches[name])])
-    chosen = {ours: chosen[ours] for ours in _order(chosen, headers)}
-    rating = draft.rating(chosen["score"]) if "score" in chosen else None
-    if rating and rating.candidates and not scaled:
-        draft.doubts.append(Doubt("scale", rating.candidates, chosen["score"]))
-    unused = tuple(name for name in headers if name not in chosen.values())
+    columns = {
+        ours: columns[ours]
+        for ours in sorted(
+            columns, key=lambda ours: headers.index(columns[ours]) if columns[ours] in headers else -1
+        )
+    }
+    rating = draft.rating(columns["score"]) if "score" in columns else None
+    if rating and rating.candidates and not has_scale:
+        draft.doubts.append(Doubt("scale", rating.candidates, columns["score"]))
+    unused = tuple(name for name in headers if name not in columns.values())
     notes = {name: "empty" for name in unused if not profiles[name].values}
-    scale = rating.scale if rating and not scaled else ""
-    columns = {ours: theirs for ours, theirs in chosen.items() if theirs != talk or not talk}
-    return Proposal(columns, scale, unused, tuple(draft.doubts), notes, talk)
-
-
-def _order(chosen: Mapping[str, str], headers: Sequence[str]) -> list[str]:
-    return sorted(chosen, key=lambda ours: headers.index(chosen[ours]) if chosen[ours] in headers else -1)
+    scale = rating.scale if rating and not has_scale else ""
+    if conversation:
+        columns = {ours: name for ours, name in columns.items() if name != conversation}
+    return Proposal(columns, scale, unused, tuple(draft.doubts), notes, conversation)
 
 
 def _language(matches: Iterable[Mapping[str, tuple[float, frozenset[str]]]]) -> str:
-    """The language in which most headers are names that are known in no other, else in which most
-    are."""
+    """Return the language of the headers; a name counts less if it occurs in several languages."""
     counts: Counter[str] = Counter()
     for fields in matches:
         if fields:
@@ -352,29 +369,27 @@ def _is_unused(fields: Mapping[str, tuple[float, frozenset[str]]]) -> bool:
 
 @dataclass
 class _Draft:
-    """A proposal in the making: the columns that are `chosen` so far, by our names, and the
-    doubts."""
+    """A proposal in progress: our fields -> `columns` so far, and the doubts."""
 
     rows: Sequence[Mapping[str, Any]]
     headers: Sequence[str]
     profiles: Mapping[str, Profile]
-    chosen: dict[str, str]
+    columns: dict[str, str]
     language: str
     doubts: list[Doubt] = field(default_factory=list)
 
     def rating(self, name: str) -> Rating | None:
-        """The ratings in a column; see `rating_of`."""
+        """Find the scale of a column; see `detect_rating`."""
         return detect_rating(name, self.profiles[name].values, self.language)
 
     def strengths(self, name: str, fields: Mapping[str, tuple[float, frozenset[str]]]) -> dict[str, float]:
-        """Return how surely a column's name says each field, without those that its content
-        excludes."""
+        """Return the strengths of a column's fields, without those that its content excludes."""
         content = self.profiles[name]
         longest = max(profile.characters for profile in self.profiles.values())
         rating = self.rating(name)
         strengths: dict[str, float] = {}
         for ours, (strength, languages) in fields.items():
-            # A name of the table's own language says more: "note" is a comment in English and a
+            # A name in the language of the table counts more: "note" is a comment in English and a
             # grade in German.
             strength += 0.2 * (self.language in languages)
             if ours in TEXTS and (rating or content.words < 1.2) and not content.is_text:
@@ -383,7 +398,7 @@ class _Draft:
                 continue
             if ours == "annotator" and rating and "score" in fields:
                 continue
-            if ours == "annotator" and (content.words > 3 or content.different > max(3, 0.7 * len(content.values))):
+            if ours == "annotator" and (content.words > 3 or content.distinct > max(3, 0.7 * len(content.values))):
                 continue
             if ours == "response":
                 strength += 0.3 * content.characters / longest
@@ -393,35 +408,34 @@ class _Draft:
         return strengths
 
     def assign_by_name(self, strengths: Mapping[str, Mapping[str, float]]) -> None:
-        """Give each field the column whose name says it most, the surest first; equals are in
-        doubt."""
+        """Give each field its strongest column, the strongest of all first; ties are doubts."""
         pairs = [(strength, ours, name) for name in strengths for ours, strength in strengths[name].items()]
-        taken = {*self.chosen.values()}
+        assigned = {*self.columns.values()}
         for strength, ours, name in sorted(pairs, reverse=True):
-            if name in taken or ours in self.chosen:
+            if name in assigned or ours in self.columns:
                 continue
             if ours == "unused":
-                taken.add(name)
+                assigned.add(name)
                 continue
             rivals = [
                 other
                 for other, fields in strengths.items()
-                if ours in fields and other != name and other not in taken and strength - fields[ours] < CLEARLY
+                if ours in fields and other != name and other not in assigned and strength - fields[ours] < MIN_LEAD
             ]
             rivals = [other for other in rivals if not self._is_better_elsewhere(strengths[other], ours)]
-            names = self._settled(ours, [name, *rivals]) if rivals and ours in (*TEXTS, "score") else [name]
+            names = self._settle(ours, [name, *rivals]) if rivals and ours in (*TEXTS, "score") else [name]
             if len(names) > 1:
                 self._doubt(ours, names)
-            self.chosen[ours] = name if len(names) > 1 else names[0]
-            taken.add(self.chosen[ours])
+            self.columns[ours] = name if len(names) > 1 else names[0]
+            assigned.add(self.columns[ours])
 
     def _is_better_elsewhere(self, fields: Mapping[str, float], ours: str) -> bool:
-        """True if a column's name says another field at least as much, which no column has yet."""
-        others = fields.keys() - {ours} - self.chosen.keys()
+        """True if a column means another open field at least as much."""
+        others = fields.keys() - {ours} - self.columns.keys()
         return any(fields[other] >= fields[ours] for other in others)
 
-    def _settled(self, ours: str, names: list[str]) -> list[str]:
-        """Return those of several columns of one name that their content leaves."""
+    def _settle(self, ours: str, names: list[str]) -> list[str]:
+        """Return those of several candidate columns that remain by their content."""
         if ours == "score":
             overall = {plain_header(name) for name in _table()["overall"]}
             named = [name for name in names if overall & {*plain_header(name).split()}]
@@ -429,12 +443,11 @@ class _Draft:
         if ours == "response":
             longest = sorted(names, key=lambda name: -self.profiles[name].characters)
             ahead = self.profiles[longest[0]].characters > 1.5 * self.profiles[longest[1]].characters
-            return longest[:1] if ahead and word_overlap(self.rows, *longest[:2]) < ALIKE else names
-        if ours == "corrected" and "response" in self.chosen:
-            alike = sorted(
-                ((word_overlap(self.rows, self.chosen["response"], name), name) for name in names), reverse=True
-            )
-            return [alike[0][1]] if alike[0][0] > alike[1][0] + CLEARLY else names
+            return longest[:1] if ahead and word_overlap(self.rows, *longest[:2]) < MIN_OVERLAP else names
+        if ours == "corrected" and "response" in self.columns:
+            overlaps = [(word_overlap(self.rows, self.columns["response"], name), name) for name in names]
+            (best, name), (second, _) = sorted(overlaps, reverse=True)[:2]
+            return [name] if best > second + MIN_LEAD else names
         if ours == "prompt":
             texts = [name for name in names if self.profiles[name].is_text]
             return texts if len(texts) == 1 else names
@@ -445,10 +458,10 @@ class _Draft:
             self.doubts.append(Doubt(ours, tuple(sorted(names))))
 
     def assign_by_content(self, names: Sequence[str]) -> None:
-        """Give the fields that no name says to columns by what is in them.
+        """Give the remaining fields to columns by their content.
 
-        A column of single words holds texts only where no other does and its name says so
-        ("Answer": "Paris").
+        A column of single words holds texts only if no other column does and its name is exactly
+        the field ("Answer": "Paris").
         """
         for ours, candidates in (
             ("response", self._responses),
@@ -457,76 +470,75 @@ class _Draft:
             ("critique", self._critiques),
             ("score", self._scores),
         ):
-            if ours not in self.chosen:
-                likely, equals = candidates(names)
-                if len(equals) > 1:
-                    self._doubt(ours, equals)
-                if likely:
-                    self.chosen[ours] = likely[0]
+            if ours not in self.columns:
+                ranked, ties = candidates(names)
+                if len(ties) > 1:
+                    self._doubt(ours, ties)
+                if ranked:
+                    self.columns[ours] = ranked[0]
                 elif ours == "response":
                     self._take_named(ours, names)
-            if "response" not in self.chosen:
+            if "response" not in self.columns:
                 return
         for ours in TEXTS:
             self._take_named(ours, names)
 
     def _texts(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name not in self.chosen.values() and self.profiles[name].is_text]
+        return [name for name in names if name not in self.columns.values() and self.profiles[name].is_text]
 
     def _take_named(self, ours: str, names: Sequence[str]) -> None:
-        """Give a field to a column of single words that are no ratings, if its name is exactly
-        that."""
-        for name in names if ours not in self.chosen else ():
+        """Give a field to a column with exactly its name that holds no ratings."""
+        for name in names if ours not in self.columns else ():
             exact = match_header(name).get(ours, (0.0,))[0] >= EXACT
-            if exact and name not in self.chosen.values() and not self.rating(name):
-                self.chosen[ours] = name
+            if exact and name not in self.columns.values() and not self.rating(name):
+                self.columns[ours] = name
                 return
 
-    # The columns that may hold a field, the likeliest first, and those among which the content does
-    # not decide.
+    # Each method returns the columns that may hold a field, the likeliest first, and the ties.
 
     def _responses(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The longest text, unless what is much like it (its correction) is there for more rows."""
+        """Rank the longest text first, or the similar one (its correction) that more rows have."""
         texts = sorted(self._texts(names), key=lambda name: -self.profiles[name].characters)
         if not texts:
             return [], []
-        alike = [name for name in texts[1:] if word_overlap(self.rows, texts[0], name) >= ALIKE]
-        group = sorted([texts[0], *alike], key=lambda name: -len(self.profiles[name].values))
-        first, *others = (self.profiles[name] for name in (group if alike else texts)[:2])
-        if alike:
-            equal = len(first.values) == len(others[0].values)
+        similar = [name for name in texts[1:] if word_overlap(self.rows, texts[0], name) >= MIN_OVERLAP]
+        group = sorted([texts[0], *similar], key=lambda name: -len(self.profiles[name].values))
+        leading = (group if similar else texts)[:2]
+        first, *others = (self.profiles[name] for name in leading)
+        if similar:
+            is_tie = len(first.values) == len(others[0].values)
         else:
-            equal = any(other.characters > 0.8 * first.characters and other.questions < 0.5 for other in others)
-        return group, (group if alike else texts)[:2] if equal else []
+            is_tie = any(other.characters > 0.8 * first.characters and other.questions < 0.5 for other in others)
+        return group, leading if is_tie else []
 
     def _corrections(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Texts much like the response."""
-        response = self.chosen["response"]
-        alike = [name for name in self._texts(names) if word_overlap(self.rows, response, name) >= ALIKE]
-        return alike, alike
+        """Return the texts that resemble the response."""
+        response = self.columns["response"]
+        similar = [name for name in self._texts(names) if word_overlap(self.rows, response, name) >= MIN_OVERLAP]
+        return similar, similar
 
     def _prompts(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Texts by their question marks, before the response, and in every row."""
-        response = self.chosen["response"]
+        """Rank texts with question marks, before the response, and in every row first."""
+        response = self.columns["response"]
         before = self.headers.index(response) if response in self.headers else len(self.headers)
 
-        def likely(name: str) -> float:
+        def likelihood(name: str) -> float:
             content = self.profiles[name]
             full = len(content.values) == len(self.rows)
             return content.questions + 0.5 * (self.headers.index(name) < before) + 0.3 * full
 
-        ranked = sorted(self._texts(names), key=lambda name: (likely(name), name), reverse=True)
-        equal = len(ranked) > 1 and likely(ranked[0]) - likely(ranked[1]) < CLEARLY
-        return ranked, ranked[:2] if equal else []
+        ranked = sorted(self._texts(names), key=lambda name: (likelihood(name), name), reverse=True)
+        is_tie = len(ranked) > 1 and likelihood(ranked[0]) - likelihood(ranked[1]) < MIN_LEAD
+        return ranked, ranked[:2] if is_tie else []
 
     def _critiques(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Every other text."""
+        """Return all remaining texts."""
         texts = self._texts(names)
         return texts, texts
 
     def _scores(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Ratings with several values."""
-        free = [name for name in names if name not in self.chosen.values() and self.profiles[name].different > 1]
+        """Return the columns of ratings with several values."""
+        free = [name for name in names if name not in self.columns.values() and self.profiles[name].distinct > 1]
         rated = [
             name
             for name in free

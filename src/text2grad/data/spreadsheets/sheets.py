@@ -1,9 +1,8 @@
-"""Workbooks of Excel and LibreOffice as tables: the cells of one sheet as text, formulas as their
-saved values.
+"""Workbooks of Excel and LibreOffice as tables: one sheet as text, formulas as their saved values.
 
-`python-calamine` reads .xlsx, .xlsm (its macros are not run), .xls and .ods. What could exhaust
-memory, or would be lost without a word, is refused before it sees the file: archives that unpack to
-too much, a cell far below or right of the others, formulas without a value, errors of formulas.
+`python-calamine` reads .xlsx, .xlsm (without running macros), .xls and .ods. Before it sees a file,
+anything that could exhaust memory or lose data is refused: archives that unpack to too much, cells
+far below or right of the others, formulas without a value, errors of formulas.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ from text2grad.data.spreadsheets.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
 MOST_BYTES, MOST_UNPACKED, MOST_CELLS = 64 << 20, 512 << 20, 10_000_000
-"""A workbook may have 64 MiB, unpack to 512 MiB (without its pictures), and have ten million cells
-in a sheet."""
+"""Limits: 64 MiB for a workbook, 512 MiB unpacked (without pictures), ten million cells a sheet."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 200
-"""A part may unpack to 64 MiB, or to 200 times its size."""
-TITLES = 10
-"""Rows among which the header is looked for."""
-LONGEST_NAME = 200
-"""Characters of a header: some are questions of a survey."""
+"""A part may unpack to 64 MiB or to 200 times its size."""
+HEADER_ROWS = 10
+"""The header is one of the first rows that are not blank."""
+MAX_NAME = 200
+"""Characters of a header cell; some are questions of a survey."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _NOT_READ = re.compile(
@@ -48,8 +46,7 @@ _EXACT = 1e15
 
 @dataclass
 class _Cells:
-    """The extent of a sheet, and the places of errors and of formulas without a value, as its XML
-    has them."""
+    """The extent of a sheet, and its cells with errors and with formulas without a value."""
 
     rows: int = 0
     columns: int = 0
@@ -58,7 +55,7 @@ class _Cells:
 
 
 def is_workbook(path: Path, data: bytes) -> bool:
-    """True for a workbook: by its suffix, or an archive that has a workbook's parts."""
+    """True for a workbook by its suffix, or an archive with the parts of one."""
     suffix = path.suffix.lower()
     if suffix in WORKBOOKS:
         return True
@@ -66,50 +63,55 @@ def is_workbook(path: Path, data: bytes) -> bool:
 
 
 def sheet_lines(path: Path, data: bytes, sheet: str = "") -> list[Line]:
-    """The rows of a sheet that are not blank, from its header on. Without a name, the only sheet
-    that has a table of answers. Rows above the header, and cells merged over several rows, are
-    named on stderr.
+    """Return the rows of a sheet that are not blank, from its header on.
+
+    Warns of rows above the header, and of cells merged over several rows.
+
+    Args:
+        path: the workbook, for errors.
+        data: its bytes.
+        sheet: the name of a sheet, "" for the only one with a table of answers.
 
     Raises:
-        UserError: it is damaged, protected or too large, has no such sheet or several, or cells
-            without a value.
+        UserError: the workbook is damaged, protected or too large, the sheet is missing or
+            ambiguous, or cells have no value.
     """
     if len(data) > MOST_BYTES:
         size = f"{len(data) >> 20} MiB, more than {MOST_BYTES >> 20}"
         raise UserError(f"{path} has {size}", "save the sheet alone as CSV (UTF-8)")
     if data.startswith(_OLE) and _ENCRYPTED in data:
-        raise _protected(path)
-    parts = _parts(path, data) if data.startswith(b"PK") else {}
+        raise _password_error(path)
+    parts = _unpack_parts(path, data) if data.startswith(b"PK") else {}
     try:
         cells = _checked_cells(path, parts)
-        with load_workbook(io.BytesIO(_packed(parts) if parts else data)) as workbook:
+        with load_workbook(io.BytesIO(_pack(parts) if parts else data)) as workbook:
             tables = [meta.name for meta in workbook.sheets_metadata if meta.typ == SheetTypeEnum.WorkSheet]
             names = _candidates(path, workbook.sheet_names, tables, sheet)
-            sheets = {name: _read(path, workbook.get_sheet_by_name(name)) for name in names}
+            sheets = {name: _read_sheet(path, workbook.get_sheet_by_name(name)) for name in names}
     except PasswordError as error:
-        raise _protected(path) from error
+        raise _password_error(path) from error
     except (CalamineError, ElementTree.ParseError, zipfile.BadZipFile, ValueError) as error:
-        raise _damaged(path, error) from error
-    name = _chosen(path, sheets, sheet)
+        raise _damage_error(path, error) from error
+    name = _choose_sheet(path, sheets)
     if name in cells:
         _refuse_valueless(path, name, cells[name])
     return sheets[name].lines
 
 
-def _protected(path: Path) -> UserError:
+def _password_error(path: Path) -> UserError:
     cure = "save it without one (Excel: File, Info, Protect Workbook), or one sheet as CSV (UTF-8)"
     return UserError(f"{path} is protected by a password", cure)
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
+def _damage_error(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {first_line(error)}", "open it, and save it again as .xlsx")
 
 
 # The archive.
 
 
-def _parts(path: Path, data: bytes) -> dict[str, bytes]:
-    """The parts of a workbook that may hold cells, unpacked within limits.
+def _unpack_parts(path: Path, data: bytes) -> dict[str, bytes]:
+    """Unpack the parts of a workbook that may hold cells, within limits.
 
     Raises:
         UserError: it unpacks to too much, or is damaged.
@@ -130,14 +132,14 @@ def _parts(path: Path, data: bytes) -> dict[str, bytes]:
                     raise UserError(problem, "save the sheet alone as CSV (UTF-8), if you trust it")
                 parts[entry.filename] = part
     except RuntimeError as error:  # an archive with a password
-        raise _protected(path) from error
+        raise _password_error(path) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     return parts
 
 
-def _packed(parts: Mapping[str, bytes]) -> bytes:
-    """The parts as an archive again: what was checked is what is read."""
+def _pack(parts: Mapping[str, bytes]) -> bytes:
+    """Pack checked parts into an archive, so that nothing unchecked is read."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, part in parts.items():
@@ -153,7 +155,7 @@ def _checked_cells(path: Path, parts: Mapping[str, bytes]) -> dict[str, _Cells]:
     """
     sheets: dict[str, _Cells] = {}
     for name, part in _sheet_parts(parts):
-        cells = sheets[name] = _cells_of(part)
+        cells = sheets[name] = _parse_cells(part)
         _refuse_extent(path, name, cells.rows, cells.columns)
     return sheets
 
@@ -165,7 +167,7 @@ def _refuse_extent(path: Path, name: str, rows: int, columns: int) -> None:
 
 
 def _sheet_parts(parts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """The names of the sheets of an .xlsx and their XML."""
+    """Yield the names of the sheets of an .xlsx and their XML."""
     if "xl/workbook.xml" not in parts:
         return
     links = ElementTree.fromstring(parts.get("xl/_rels/workbook.xml.rels", b"<none/>"))
@@ -178,7 +180,7 @@ def _sheet_parts(parts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
                 yield element.get("name") or "", part
 
 
-def _cells_of(part: bytes) -> _Cells:
+def _parse_cells(part: bytes) -> _Cells:
     cells = _Cells()
     for _, element in ElementTree.iterparse(io.BytesIO(part)):
         tag = _tag(element)
@@ -228,8 +230,7 @@ def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """The rows of a sheet from its header on; `problem` says why they are no table, `notes` what
-    was merged."""
+    """The rows of a sheet from its header on, why they are no table, and notes on merged cells."""
 
     lines: list[Line]
     problem: str = ""
@@ -237,7 +238,7 @@ class _Sheet:
 
 
 def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: str) -> list[str]:
-    """The sheets to look at: the named one, else all that have cells.
+    """Return the named sheet, else all sheets with cells.
 
     Raises:
         UserError: there is none.
@@ -251,24 +252,23 @@ def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: 
     return [sheet] if sheet else list(tables)
 
 
-def _read(path: Path, sheet: CalamineSheet) -> _Sheet:
-    """The rows of a sheet that are not blank, with what is merged in every row of it."""
+def _read_sheet(path: Path, sheet: CalamineSheet) -> _Sheet:
+    """Read the rows of a sheet that are not blank, with merged cells repeated in each row."""
     end = sheet.end or (-1, -1)
     _refuse_extent(path, sheet.name, end[0] + 1, end[1] + 1)
     rows = [[_text(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)] if end[0] >= 0 else []
     filled = [number for number, row in enumerate(rows) if any(map(str.strip, row))]
-    header = _header(rows, filled)
+    header = _find_header(rows, filled)
     if header is None:
         return _Sheet([], "is empty" if not filled else "has no row with several cells")
-    problem = _no_header(rows[header])
+    problem = _header_problem(rows[header])
     below = [number for number in filled if number > header]
     if not problem and not below:
         problem = "has a header and no rows"
     notes: list[str] = []
     if not problem:
-        problem, notes = _spread(sheet.merged_cell_ranges or [], rows, header)
-    width = max(column + 1 for column, cell in enumerate(rows[header]) if cell.strip())
-    width = max([width, *(column + 1 for row in below for column, cell in enumerate(rows[row]) if cell.strip())])
+        problem, notes = _fill_merged(sheet.merged_cell_ranges or [], rows, header)
+    width = max(column + 1 for row in (header, *below) for column, cell in enumerate(rows[row]) if cell.strip())
     rows[header] = [" ".join(cell.split()) for cell in rows[header]]
     filled = [number for number in range(header, len(rows)) if any(map(str.strip, rows[number]))]
     lines = [Line(number + 1, number + 1, rows[number][:width]) for number in filled]
@@ -276,7 +276,7 @@ def _read(path: Path, sheet: CalamineSheet) -> _Sheet:
 
 
 def _text(cell: Any) -> str:
-    """The text of a cell, as a table in CSV would have it; dates in ISO form."""
+    """Return a cell as CSV would have it; dates in ISO form."""
     if isinstance(cell, bool):
         return str(cell).upper()
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < _EXACT:
@@ -288,28 +288,35 @@ def _text(cell: Any) -> str:
     return str(cell)
 
 
-def _header(rows: Sequence[Sequence[str]], filled: Sequence[int]) -> int | None:
-    """The first row that has at least half as many filled cells as the fullest one: above it are
-    titles."""
+def _find_header(rows: Sequence[Sequence[str]], filled: Sequence[int]) -> int | None:
+    """Return the first row with at least half as many filled cells as the fullest row.
+
+    The rows above it are titles.
+    """
     counts = {number: sum(bool(cell.strip()) for cell in rows[number]) for number in filled}
     most = max(counts.values(), default=0)
-    return next((number for number in filled[:TITLES] if counts[number] > 1 and 2 * counts[number] >= most), None)
+    return next(
+        (number for number in filled[:HEADER_ROWS] if counts[number] > 1 and 2 * counts[number] >= most), None
+    )
 
 
-def _no_header(row: Sequence[str]) -> str:
-    """Why a row cannot be a header; "" for one that can."""
+def _header_problem(row: Sequence[str]) -> str:
+    """Return why a row cannot be a header, or ""."""
     for cell in filter(None, map(str.strip, row)):
-        sentence = cell.endswith(".") and len(cell.split()) > 3
-        if re.fullmatch(r"[\d.,:\- ]+", cell) or len(cell) > LONGEST_NAME or sentence:
+        is_sentence = cell.endswith(".") and len(cell.split()) > 3
+        if re.fullmatch(r"[\d.,:\- ]+", cell) or len(cell) > MAX_NAME or is_sentence:
             return f"has no header: its first row has {cell[:30]!r} where a name belongs"
     return ""
 
 
-def _spread(
+def _fill_merged(
     merged: Sequence[tuple[tuple[int, int], tuple[int, int]]], rows: list[list[str]], header: int
 ) -> tuple[str, list[str]]:
-    """Write what is merged over several rows of one column into each of them. Returns why other
-    merged cells cannot be read, and a note on each that was."""
+    """Repeat a cell that is merged over several rows of one column in each of them.
+
+    Returns:
+        Why other merged cells cannot be read ("" if there are none), and a note on each that was.
+    """
     notes: list[str] = []
     for (top, left), (bottom, right) in merged:
         if bottom < header or top >= len(rows):
@@ -325,46 +332,44 @@ def _spread(
 
 
 def _has_texts(lines: Sequence[Line]) -> bool:
-    """True if a column of a sheet has texts of several words."""
+    """True if a column has texts of several words."""
     return any(profile_column(column).is_text for column in zip(*(line.cells for line in lines), strict=True))
 
 
 def _letters(column: int) -> str:
-    """The letters of a column that is counted from 0."""
+    """Return the letters of a column, counted from 0."""
     letters = ""
     number = column + 1
     while number:
-        number, rest = divmod(number - 1, 26)
-        letters = chr(65 + rest) + letters
+        number, index = divmod(number - 1, 26)
+        letters = chr(65 + index) + letters
     return letters
 
 
-def _chosen(path: Path, sheets: Mapping[str, _Sheet], sheet: str) -> str:
-    """The one sheet that has a table of answers; its name and the rows above its header go to
-    stderr.
+def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
+    """Return the only sheet with a table of answers; warn of other sheets and rows above it.
 
     Raises:
         UserError: no sheet is a table, or several may be meant.
     """
-    tables = [name for name, read in sheets.items() if not read.problem]
+    tables = [name for name, sheet in sheets.items() if not sheet.problem]
     if not tables:
-        name, read = next(iter(sheets.items()))
-        more = f" (sheets: {', '.join(map(repr, sheets))[:200]})" if len(sheets) > 1 else ""
-        problem = f"{path}: the sheet {name!r} {read.problem}{more}"
+        name, sheet = next(iter(sheets.items()))
+        others = f" (sheets: {', '.join(map(repr, sheets))[:200]})" if len(sheets) > 1 else ""
+        problem = f"{path}: the sheet {name!r} {sheet.problem}{others}"
         raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
     fitting = [name for name in tables if names_feedback([cell.strip() for cell in sheets[name].lines[0].cells])]
     fitting = fitting or [name for name in tables if _has_texts(sheets[name].lines[1:])]
-    chosen = fitting if len(fitting) == 1 else tables
-    if len(chosen) > 1:
-        meant = fitting or tables
+    if len(fitting) != 1 and len(tables) > 1:
+        names = fitting or tables
         raise UserError(
-            f"{path}: several sheets may be meant: {', '.join(meant)}", f"--sheet {shlex.quote(meant[0])}"
+            f"{path}: several sheets may be meant: {', '.join(names)}", f"--sheet {shlex.quote(names[0])}"
         )
-    read = sheets[chosen[0]]
-    first = read.lines[0].row
+    name = (fitting if len(fitting) == 1 else tables)[0]
+    first = sheets[name].lines[0].row
     above = f"; what stands above row {first} is not read" if first > 1 else ""
     if len(sheets) > 1 or above:
-        warn_once(f"{path}: the sheet {chosen[0]!r} is read{above}")
-    for note in read.notes:
+        warn_once(f"{path}: the sheet {name!r} is read{above}")
+    for note in sheets[name].notes:
         warn_once(f"{path}: {note}")
-    return chosen[0]
+    return name

@@ -1,10 +1,9 @@
-"""Tables as spreadsheets and people write them: cells with a header, or one line that says what is
-wrong and where.
+"""Tables as people and spreadsheets write them.
 
-Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; a
-cell with one of them, a line break or a quotation mark in it stands in quotation marks. A file with
-tabs may quote nothing. Nothing is padded, cut or joined: a row without the header's number of cells
-is refused, all such rows at once.
+Cells are separated by commas, semicolons or tabs, as the header shows or a first line `sep=;`
+says. A cell that contains one of them, a line break or a quotation mark is quoted; a file with tabs
+may quote nothing. Nothing is padded, cut or joined: rows whose number of cells differs from the
+header's are refused, all in one error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 _TABBED = (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
-"""The cell of a formula that fails, in the languages of Excel, Sheets and LibreOffice."""
+"""The value of a failed formula, in the languages of Excel, Sheets and LibreOffice."""
 _FORMULA_OF_TEXT = re.compile(r'="([^"]*)"')
 _SHORTENED = re.compile(r"\d[.,]\d+E\+\d+", re.IGNORECASE)
 _IMPORT_ID = re.compile(r'\s*$|\{"ImportId":')
@@ -44,8 +43,7 @@ _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
 
 
 class Line(NamedTuple):
-    """The cells of a row, its number in the spreadsheet (the header's is 1), and the line in which
-    it begins."""
+    """The cells of a row, its number in the spreadsheet (the header is 1), and its first line."""
 
     row: int
     line: int
@@ -53,33 +51,30 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Row as a spreadsheet counts; also the editor's line where it differs."""
+        """The row as a spreadsheet counts, with the line of the file where that differs."""
         return f"row {self.row}" + (f" (line {self.line})" if self.line != self.row else "")
 
 
 def is_table(path: Path, text: str = "") -> bool:
-    """True for a table or workbook: by its suffix, or as Excel's "Unicode text" with tab-separated
-    cells."""
+    """True for a table or workbook by its suffix, or Excel's "Unicode text" with tabs."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
     return tabs or suffix in (".csv", ".tsv", ".tab", *WORKBOOKS)
 
 
 def _suffix(path: Path) -> str:
-    """The suffix of a file name in lower case, without `.gz`."""
+    """Return the suffix of a file name in lower case, without `.gz`."""
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
 def decode(path: Path, data: bytes) -> str:
-    """The text of a file in UTF-8, in UTF-16 or 32 where its first bytes say so, else in a code
-    page.
+    """Decode a file: UTF-8, UTF-16 or 32 by its first bytes, else a code page.
 
-    No file names its code page: Windows-1252 is taken where it gives the words of a Western
-    language, else what charset-normalizer finds. One line on stderr says which, with a word to look
-    at.
+    No file names its code page. Windows-1252 is used if it yields the words of a Western language,
+    else the guess of charset-normalizer; one line on stderr names it, with an example word.
 
     Raises:
-        UserError: it is not text, or in no code page that is known.
+        UserError: the file is not text, or in an unknown code page.
     """
     try:
         return data.decode(json.detect_encoding(data)).lstrip("\ufeff")
@@ -103,14 +98,13 @@ def decode(path: Path, data: bytes) -> str:
 
 
 def _is_damaged_utf8(data: bytes) -> bool:
-    """True if most of what is beyond ASCII is UTF-8: two encodings in one file, or a byte that was
-    lost."""
-    beyond = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
-    return beyond.count("\ufffd") < len(beyond) / 2
+    """True if most characters beyond ASCII are UTF-8: mixed encodings, or a missing byte."""
+    characters = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
+    return characters.count("\ufffd") < len(characters) / 2
 
 
 def _code_page(data: bytes) -> str:
-    """The code page of a text that is not UTF-8; "" if none is likely."""
+    """Return the likely code page of a text, or ""."""
     try:
         if _reads_as_western(data.decode("cp1252")):
             return "cp1252"
@@ -132,23 +126,22 @@ def _reads_as_western(text: str) -> bool:
 
 
 def is_filled(value: Any) -> bool:
-    """True if a cell says anything: an empty list, blank text and NaN do not."""
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return not missing and str(value).strip() not in ("", "[]")
+    """True for a cell with content: not an empty list, blank text or NaN."""
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return not is_missing and str(value).strip() not in ("", "[]")
 
 
 def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a table that are not blank, each with its place.
+    """Yield the rows of a table that are not blank, with their locations.
 
     Raises:
-        UserError: the table cannot be read, a column is there twice, or rows have too many or few
-            cells (which).
+        UserError: the table is malformed, has a column twice, or rows with too many or few cells.
     """
-    return line_rows(path, _delimited(path, text))
+    return line_rows(path, _split_lines(path, text))
 
 
 def line_rows(path: Path, lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a table by the names in its first line; see `table_rows`."""
+    """Yield rows by the names in the first of the `lines`; see `table_rows`."""
     lines = _without_qualtrics(path, lines)
     if not lines:
         return
@@ -160,26 +153,23 @@ def line_rows(path: Path, lines: Sequence[Line]) -> Iterator[tuple[str, dict[str
 
 
 def as_cell(value: Any) -> Any:
-    """Return a cell that no spreadsheet runs as a formula: a text that begins as one gets an
-    apostrophe in front.
+    """Put an apostrophe before text that a spreadsheet would run as a formula.
 
-    `plain_cell` takes it off again, and so nothing changes on the way there and back.
+    `plain_cell` removes it.
     """
-    starts = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
-    return f"'{value}" if starts else value
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 def plain_cell(cell: str) -> str:
-    """A cell without what keeps a spreadsheet from reading it as a number or formula: `="0012"`,
-    `'=1+2`."""
+    """Unwrap a cell that is protected from being a number or a formula: `="0012"`, `'=1+2`."""
     if formula := _FORMULA_OF_TEXT.fullmatch(cell):
         return formula[1]
     return cell[1:] if cell.startswith("'") and as_cell(cell[1:]) == cell else cell
 
 
 def _without_qualtrics(path: Path, lines: Sequence[Line]) -> Sequence[Line]:
-    """The rows without the two below the header in which Qualtrics has its questions and their
-    ids."""
+    """Drop the two rows below the header in which Qualtrics writes questions and their ids."""
     ids = [
         n for n, line in enumerate(lines[:3]) if n and line.cells and all(_IMPORT_ID.match(c) for c in line.cells)
     ]
@@ -189,8 +179,7 @@ def _without_qualtrics(path: Path, lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str]) -> None:
-    """Refuse what a spreadsheet wrote in place of a person's words: errors of formulas, and
-    shortened ids."""
+    """Refuse cells that a spreadsheet replaced: errors of formulas, and shortened ids."""
     bad = []
     for line in lines[1:]:
         for column, name in names.items():
@@ -203,38 +192,37 @@ def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str
         raise bad_rows(path, bad, "correct the formula, or make the column text, and export again")
 
 
-def bad_rows(path: str | Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:
-    """One line that names all rows that cannot be used; `found` has the place of each and what is
-    wrong there."""
-    by_fault: dict[str, list[str]] = {}
-    for place, fault in found:
-        by_fault.setdefault(fault, []).append(place)
-    named = [f"{_places(places)}: {fault}" for fault, places in by_fault.items()]
-    more = len(named) - _MOST_NAMED
-    rest = f"; and {more} more" if more > 0 else ""
-    return UserError(f"{path}: {'; '.join(named[:_MOST_NAMED])}{rest}", cure)
+def bad_rows(path: str | Path, problems: Sequence[tuple[str, str]], cure: str) -> UserError:
+    """Return an error of one line for all unusable rows; `problems` are (location, problem)."""
+    by_problem: dict[str, list[str]] = {}
+    for location, problem in problems:
+        by_problem.setdefault(problem, []).append(location)
+    lines = [f"{_first_locations(locations)}: {problem}" for problem, locations in by_problem.items()]
+    more = f"; and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    return UserError(f"{path}: {'; '.join(lines[:_MOST_NAMED])}{more}", cure)
 
 
-def _places(places: Sequence[str]) -> str:
-    more = len(places) - _MOST_NAMED
-    return ", ".join(places[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first_locations(locations: Sequence[str]) -> str:
+    more = len(locations) - _MOST_NAMED
+    return ", ".join(locations[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
-    """The name of each column that has one, or has cells that are filled."""
+    """Return the name of each column that has a name or filled cells."""
     width = len(lines[0].cells)
     names = [name.strip(" \t\xa0\ufeff") for name in lines[0].cells]
     for column, name in enumerate(names):
         if name and name in names[:column]:
-            both = f"columns {names.index(name) + 1} and {column + 1}"
-            raise UserError(f"{path}: the column {name!r} is there twice ({both})", "rename or remove one of them")
+            numbers = f"columns {names.index(name) + 1} and {column + 1}"
+            raise UserError(
+                f"{path}: the column {name!r} is there twice ({numbers})", "rename or remove one of them"
+            )
     filled = {column for line in lines[1:] for column, cell in enumerate(line.cells[:width]) if cell.strip()}
     return {n: name or f"column {n + 1}" for n, name in enumerate(names) if name or n in filled}
 
 
 def _refuse_ragged(path: Path, lines: Sequence[Line]) -> None:
-    """Refuse rows whose number of cells differs from the header's; trailing blank cells are
-    ignored."""
+    """Refuse rows with another number of cells than the header, apart from trailing blanks."""
     width = len(lines[0].cells)
     bad = [
         (line.place, f"not as many cells as the header ({len(line.cells)}, not {width})")
@@ -246,25 +234,32 @@ def _refuse_ragged(path: Path, lines: Sequence[Line]) -> None:
         raise bad_rows(path, bad, cure)
 
 
-def _delimited(path: Path, text: str) -> list[Line]:
-    """The rows that are not blank, the header first."""
+def _split_lines(path: Path, text: str) -> list[Line]:
+    """Split a table into rows that are not blank, the header first."""
     declared = _SEPARATOR.match(text)
     text = text[declared.end() :] if declared else text
-    before = int(declared is not None)
+    before = int(declared is not None)  # lines before the header
     header = text.lstrip("\r\n").partition("\n")[0]
-    tabbed = _suffix(path) in _TABBED and ("\t" in header or not re.search("[,;]", header))
-    mark = declared[1] if declared else "\t" if tabbed else _delimiter(header)
-    if mark == "\t" and (bare := _unquoted(text, before)):
-        return bare
-    lines = list(_quoted(path, text, mark, before))
-    if re.search(rf'{re.escape(mark)} +"', text):
-        _refuse_space(path, text, mark, lines)
+    is_tabbed = _suffix(path) in _TABBED and ("\t" in header or not re.search("[,;]", header))
+    if declared:
+        separator = declared[1]
+    elif is_tabbed:
+        separator = "\t"
+    else:  # the most frequent outside quotation marks
+        separator = max(",;\t", key=re.sub(r'"[^"]*"', "", header).count)
+    if separator == "\t" and (lines := _unquoted_lines(text, before)):
+        return lines
+    lines = list(_quoted_lines(path, text, separator, before))
+    if re.search(rf'{re.escape(separator)} +"', text):
+        _refuse_space(path, text, separator, lines)
     return lines
 
 
-def _unquoted(text: str, before: int) -> list[Line]:
-    """The rows of a file with tabs that quotes nothing: all have as many cells, and a quotation
-    mark that opens a cell does not close it. Empty for any other file."""
+def _unquoted_lines(text: str, before: int) -> list[Line]:
+    """Split a file with tabs that quotes nothing; empty for any other file.
+
+    All its rows have as many cells, and a quotation mark that opens a cell does not close it.
+    """
     split = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
     lines = [Line(n, n + before, cells) for n, cells in enumerate(split, start=1) if any(map(str.strip, cells))]
     opened = [cell for line in lines for cell in line.cells if cell.startswith('"')]
@@ -272,39 +267,32 @@ def _unquoted(text: str, before: int) -> list[Line]:
     return lines if quotes_nothing and len({len(line.cells) for line in lines}) == 1 else []
 
 
-def _quoted(path: Path, text: str, mark: str, before: int) -> Iterator[Line]:
-    """The rows of a table whose cells may be quoted; `before`: lines in front of the header.
+def _quoted_lines(path: Path, text: str, separator: str, before: int) -> Iterator[Line]:
+    """Split a table whose cells may be quoted; `before` is the number of lines before the header.
 
     Raises:
-        UserError: a quotation mark is not closed, or something stands behind a closing one.
+        UserError: a quotation mark is not closed, or text follows a closing one.
     """
     csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
-    row = begins = 1
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
+    row = first_line = 1
     try:
         for row, cells in enumerate(reader, start=1):
             if any(cell.strip() for cell in cells):
-                yield Line(row, begins + before, cells)
-            begins = reader.line_num + 1
+                yield Line(row, first_line + before, cells)
+            first_line = reader.line_num + 1
     except csv.Error as error:
-        where = Line(row + (begins > 1), begins + before, []).place
+        location = Line(row + (first_line > 1), first_line + before, []).place
         cure = 'close it, and double each one inside: "he said ""no"""'
-        fault = "a quotation mark at the start of a cell is not closed where the cell ends"
-        raise UserError(f"{path}: {where}: {fault}", cure) from error
+        problem = "a quotation mark at the start of a cell is not closed where the cell ends"
+        raise UserError(f"{path}: {location}: {problem}", cure) from error
 
 
-def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
-    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the
-    text."""
-    without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
-    rows = (cells for cells in without if any(cell.strip() for cell in cells))
-    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both
+def _refuse_space(path: Path, text: str, separator: str, lines: Sequence[Line]) -> None:
+    """Refuse a space before an opening quotation mark: it would make the mark part of the text."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    rows = (cells for cells in reader if any(cell.strip() for cell in cells))
+    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # names are stripped of both
         if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
-            cure = f'remove the space: {mark}"one, two"'
+            cure = f'remove the space: {separator}"one, two"'
             raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
-
-
-def _delimiter(header: str) -> str:
-    """The comma, semicolon or tab that is most often in the header."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return max(",;\t", key=outside.count)

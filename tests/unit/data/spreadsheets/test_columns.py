@@ -113,7 +113,7 @@ def test_other_values_are_no_ratings(values: list[Any]) -> None:
 def test_two_scales_that_may_be_meant_are_named() -> None:
     (doubt,) = propose(table("Question", "Answer", "Comment", "Rating", score=["1", "3"])).doubts
     assert doubt.options == ("--scale 1..3", "--scale 1..5")
-    assert not propose(table("Question", "Answer", "Comment", "Rating", score=["1", "3"]), scaled=True).doubts
+    assert not propose(table("Question", "Answer", "Comment", "Rating", score=["1", "3"]), has_scale=True).doubts
 
 
 def test_two_columns_that_may_be_meant_are_named() -> None:
