@@ -33,7 +33,7 @@ from text2grad.policy.load import add_lora
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.train.pairs import Encoded
+from text2grad.train.pairs import EncodedPair
 from text2grad.train.passes import PassSize
 from text2grad.train.supervised import accumulate_gradient
 
@@ -102,7 +102,7 @@ def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak
     def ids(length: int) -> list[int]:
         return torch.randint(10, limit, (length,), generator=rng).tolist()
 
-    pairs = [Encoded(ids(prompt), ids(target), [1.0] * target) for _ in range(batch)]
+    pairs = [EncodedPair(ids(prompt), ids(target), [1.0] * target) for _ in range(batch)]
     optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=1e-5)
     policy.train()
     reset_memory()

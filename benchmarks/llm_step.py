@@ -42,7 +42,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.optimizers import Optimizers, make_optimizers
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import Responses, Rollout, measure, score
+from text2grad.train.rollout import Responses, Rollout, build_rollout, measure_policy
 from text2grad.train.update import update
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -153,8 +153,8 @@ class Ours:
             [Credit(random.integers(-1, 2, len(sample.ids)).astype(np.float32)) for sample in samples],
             [none.astype(np.int8)] * count,
         )
-        return score(
-            batch, answered, measure(self.policy, batch, self.settings, 1.0), self.settings, KL_COEFFICIENT
+        return build_rollout(
+            batch, answered, measure_policy(self.policy, batch, self.settings, 1.0), self.settings, KL_COEFFICIENT
         )
 
 

@@ -286,10 +286,10 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     from text2grad.policy.batch import pack
     from text2grad.policy.generate import Sample
     from text2grad.policy.model import Policy, Reference
-    from text2grad.train.account import describe
     from text2grad.train.optimizers import make_optimizers
     from text2grad.train.ppo_settings import PPOSettings
-    from text2grad.train.rollout import Responses, measure, score
+    from text2grad.train.report import compute_metrics
+    from text2grad.train.rollout import Responses, build_rollout, measure_policy
     from text2grad.train.update import update
 
     settings = PPOSettings(
@@ -316,8 +316,10 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     def steps() -> Iterator[None]:
         while True:
             batch = pack(prompts, responses, 0, torch.device("cpu"))
-            rollout = score(batch, answered, measure(policy, batch, settings, 1.0), settings, KL_COEFFICIENT)
-            describe(answered, rollout, KL_COEFFICIENT)
+            rollout = build_rollout(
+                batch, answered, measure_policy(policy, batch, settings, 1.0), settings, KL_COEFFICIENT
+            )
+            compute_metrics(answered, rollout, KL_COEFFICIENT)
             update(policy, rollout, optimizers, settings, 1.0, warming=False)
             kl[:] = kl or rollout.kl.flatten().tolist()
             yield

@@ -30,7 +30,7 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.train.optimizers import Optimizers, make_optimizers
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import Responses, measure, score
+from text2grad.train.rollout import Responses, build_rollout, measure_policy
 from text2grad.train.update import update
 
 PHASES = ("generate", "critique", "score", "update")
@@ -131,8 +131,8 @@ class Stepper:
         answered = self._answered(samples, feedback)
         times.append(self.clock())
         batch = pack(prompts, [sample.ids for sample in samples], 0, self.policy.device)
-        measured = measure(self.policy, batch, self.settings, 1.0)
-        rollout = score(batch, answered, measured, self.settings, KL_COEFFICIENT)
+        measured = measure_policy(self.policy, batch, self.settings, 1.0)
+        rollout = build_rollout(batch, answered, measured, self.settings, KL_COEFFICIENT)
         times.append(self.clock())
         update(self.policy, rollout, self.optimizers, self.settings, 1.0, warming=False)
         times.append(self.clock())

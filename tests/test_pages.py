@@ -24,9 +24,9 @@ METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "configs", "lab", ".ci")
 LOGGING = {
-    "train/account.py": {"describe"},
+    "train/report.py": {"compute_metrics"},
     "train/update.py": {"loss_terms"},
-    "train/supervised.py": {"train_supervised", "descend"},
+    "train/supervised.py": {"train_supervised", "train_batches"},
     "train/offline.py": {"loss_terms"},
 }
 

@@ -71,7 +71,7 @@ def local(folder: Path, steps: Steps, settings: PPOSettings) -> tuple[list[Tenso
     with (
         mock.patch.object(Learner, "sample", sampled),
         mock.patch.object(ppo, "make_optimizers", sgd),
-        mock.patch.object(ppo, "score", partial(scored, ppo.score)),
+        mock.patch.object(ppo, "build_rollout", partial(scored, ppo.build_rollout)),
         mock.patch("text2grad.train.ppo.Probes.answers", lambda *_: ([], {})),
     ):
         ppo.train_ppo(policy, examples, verl_recipe.Vowels(), *how, RunOptions(folder / "local", "local"))

@@ -22,10 +22,10 @@ from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
-from text2grad.train.account import describe, strips
 from text2grad.train.ppo import train_ppo
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import Responses, Rollout, judge, measure, score
+from text2grad.train.report import compute_metrics, token_strips
+from text2grad.train.rollout import Responses, Rollout, build_rollout, judge, measure_policy
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Talker, ending, tiny_model
 
@@ -87,8 +87,8 @@ def collect(
     batch = policy.pack(
         [each.prompt or [] for each in samples], [each.ids for each in samples], [each.mask for each in samples]
     )
-    measured = measure(policy, batch, settings, SPEECH.temperature)
-    return samples, answered, score(batch, answered, measured, settings, 0.1)
+    measured = measure_policy(policy, batch, settings, SPEECH.temperature)
+    return samples, answered, build_rollout(batch, answered, measured, settings, 0.1)
 
 
 def test_figures_are_those_of_each_episode_read_alone(policy: Policy) -> None:
@@ -111,7 +111,7 @@ def test_figures_are_those_of_each_episode_read_alone(policy: Policy) -> None:
                 )
                 assert float(rollout.values[row, t]) == pytest.approx(float(values[place - 1]), abs=1e-4)
             else:
-                for name in ("old_logp", "kl", "entropy", "rewards", "advantages", "returns", "delta", "learned"):
+                for name in ("old_logp", "kl", "entropy", "rewards", "advantages", "returns", "delta", "loss_mask"):
                     assert not getattr(rollout, name)[row, t], name
 
 
@@ -158,14 +158,14 @@ def test_equal_prompts_are_shared_around_what_others_said(policy: Policy) -> Non
     _, _, apart = collect(policy, GAE)
     with policy.reader.sharing(policy.model):
         assert policy.reader.shares
-        together = measure(policy, apart.batch, GAE, SPEECH.temperature)
+        together = measure_policy(policy, apart.batch, GAE, SPEECH.temperature)
     torch.testing.assert_close(together.logp, apart.old_logp, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(together.values, apart.values, rtol=1e-4, atol=1e-5)
 
 
 def test_a_group_compares_verdicts_and_leaves_failures_out(policy: Policy) -> None:
     samples, answered, rollout = collect(policy, GROUP, Turns(failing=lambda number: number == 3))
-    assert not rollout.learned[3].any() and rollout.learned[2].any()
+    assert not rollout.loss_mask[3].any() and rollout.loss_mask[2].any()
     assert not rollout.advantages[3].any()
     gains = [item.group_score for item in answered.credits]
     assert gains[2] == answered.judgements[2].score  # type: ignore[union-attr]
@@ -174,11 +174,11 @@ def test_a_group_compares_verdicts_and_leaves_failures_out(policy: Policy) -> No
 
 def test_metrics_and_strips_are_of_own_tokens(policy: Policy) -> None:
     samples, answered, rollout = collect(policy, GAE)
-    found = describe(answered, rollout, 0.1)
+    found = compute_metrics(answered, rollout, 0.1)
     assert found["response_length"] == pytest.approx(sum(len(each.own) for each in samples) / len(samples))
     counted = [len([own for own, _ in groupby(sample.mask or []) if own]) for sample in samples]
     assert found["turns"] == pytest.approx(sum(counted) / len(samples)) and max(counted) == 3
-    for sample, strip in zip(samples, strips(0, answered, rollout, 8), strict=True):
+    for sample, strip in zip(samples, token_strips(0, answered, rollout, 8), strict=True):
         assert len(strip["tokens"]) == len(strip["delta"]) == len(strip["advantage"]) == len(sample.own)
         assert "payable" not in strip["response"]
 

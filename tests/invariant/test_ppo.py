@@ -21,10 +21,10 @@ from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.train.account import describe, strips
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import Responses, Rollout, judge, measure, score, take_rows
+from text2grad.train.report import compute_metrics, token_strips
+from text2grad.train.rollout import Responses, Rollout, build_rollout, judge, measure_policy, take_rows
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import make_optimizer
 from text2grad.train.update import accumulate_gradient, loss_terms, update
@@ -65,8 +65,8 @@ def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tu
 def scored(
     policy: Policy, batch: TokenBatch, answered: Responses, settings: PPOSettings, beta: float = 0.1
 ) -> Rollout:
-    measured = measure(policy, batch, settings, GENERATION.temperature)
-    return score(batch, answered, measured, settings, beta)
+    measured = measure_policy(policy, batch, settings, GENERATION.temperature)
+    return build_rollout(batch, answered, measured, settings, beta)
 
 
 def gradients(policy: Policy) -> Tensor:
@@ -118,7 +118,7 @@ def test_the_first_ratio_is_one(policy: Policy) -> None:
     for rows in (torch.tensor([0, 5]), torch.arange(8)):
         part = take_rows(rollout, rows)
         terms = loss_terms(policy, part, settings, GENERATION.temperature)
-        assert float(terms["ratio_change"][part.learned].abs().max()) < 1e-5
+        assert float(terms["ratio_change"][part.loss_mask].abs().max()) < 1e-5
 
 
 def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
     settings = PPOSettings(advantage="gae", rollouts=8)
     _, rollout = collect(policy, settings, CreditSettings())
     terms = loss_terms(policy, rollout, settings, GENERATION.temperature)
-    assert float(terms["ratio_change"][rollout.learned].abs().max()) < 1e-5
+    assert float(terms["ratio_change"][rollout.loss_mask].abs().max()) < 1e-5
     assert float(rollout.kl.abs().max()) < 1e-5  # fresh adapters change nothing yet
 
 
@@ -204,13 +204,13 @@ def test_a_strip_names_the_quotes_that_were_lost(policy: Policy) -> None:
     assert isinstance(first, Critique)
     lost = first.model_copy(update={"lost": ("not there",), "quotes": QuoteCounts(unmatched=1, ambiguous=2)})
     answered.judgements[0] = lost
-    (strip,) = strips(0, answered, rollout, 1)
+    (strip,) = token_strips(0, answered, rollout, 1)
     assert (strip["lost"], strip["unmatched"], strip["ambiguous"]) == (["not there"], 1, 2)
 
 
 def test_a_strip_has_the_ids_that_were_sampled_and_the_entropy_at_each(policy: Policy) -> None:
     answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings())
-    (strip,) = strips(0, answered, rollout, 1)
+    (strip,) = token_strips(0, answered, rollout, 1)
     assert strip["ids"] == answered.samples[0].ids
     np.testing.assert_allclose(strip["entropy"], rollout.entropy[0, : len(strip["ids"])], atol=1e-5)
 
@@ -218,24 +218,26 @@ def test_a_strip_has_the_ids_that_were_sampled_and_the_entropy_at_each(policy: P
 def test_a_strip_has_the_ratio_of_the_last_epoch_and_what_was_learned(policy: Policy) -> None:
     settings = PPOSettings(rollouts=8, lr=1e-2, epochs=1, mini_batches=1, micro_batch_size=3)
     answered, rollout = collect(policy, settings, CreditSettings())
-    rollout.learned[1] = False
-    assert "ratio" not in next(strips(0, answered, rollout, 1)), "no update yet"
+    rollout.loss_mask[1] = False
+    assert "ratio" not in next(token_strips(0, answered, rollout, 1)), "no update yet"
     asked = make_optimizers(policy, settings), settings, GENERATION.temperature, False
     update(policy, rollout, *asked)
-    np.testing.assert_allclose([x for each in strips(0, answered, rollout, 8) for x in each["ratio"]], 1, atol=1e-4)
+    np.testing.assert_allclose(
+        [x for each in token_strips(0, answered, rollout, 8) for x in each["ratio"]], 1, atol=1e-4
+    )
     with policy.evaluating():
         moved = policy(rollout.batch, GENERATION.temperature).logp
     update(policy, rollout, *asked)  # the one epoch of this update begins where the other has ended
     expected = (moved - rollout.old_logp).exp()
-    for row, each in enumerate(strips(0, answered, rollout, 8)):
+    for row, each in enumerate(token_strips(0, answered, rollout, 8)):
         np.testing.assert_allclose(each["ratio"], expected[row][rollout.batch.mask[row]], rtol=1e-3)
         assert each["learned"] == [int(row != 1)] * len(each["ids"])
         change = (rollout.old_logp - rollout.ref_logp)[row][rollout.batch.mask[row]]
         np.testing.assert_allclose(each["logp_change"], change, atol=1e-5)
     assert float((expected - 1).abs().max()) > 1e-2
-    rollout.learned[:] = False
+    rollout.loss_mask[:] = False
     update(policy, rollout, *asked)
-    assert not any("ratio" in each for each in strips(0, answered, rollout, 8)), "no optimizer step was taken"
+    assert not any("ratio" in each for each in token_strips(0, answered, rollout, 8)), "no optimizer step was taken"
 
 
 def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
@@ -251,12 +253,12 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     ]
     mixed = Responses(answered.examples, answered.samples, answered.aligned, list(half), credits, answered.labels)
     rollout = scored(policy, rollout.batch, mixed, settings)
-    assert not rollout.learned[:4].any() and rollout.learned[4:].any()
+    assert not rollout.loss_mask[:4].any() and rollout.loss_mask[4:].any()
     accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
     with_failed = gradients(policy)
     accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
-    assert describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
+    assert compute_metrics(mixed, rollout, 0.1)["critic_failed"] == 0.5
     none = Responses(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits, mixed.labels)
     rollout_none = scored(policy, rollout.batch, none, settings)
     before = [p.clone() for p in policy.parameters()]
@@ -279,11 +281,11 @@ def test_values_are_not_clipped_while_the_value_function_warms_up(policy: Policy
     torch.nn.init.zeros_(policy.value_head.outer.weight)
     settings = PPOSettings(advantage="gae", gamma=1.0, lam=1.0, rollouts=8, value_lr=0.05, epochs=100)
     _, rollout = collect(policy, settings, CreditSettings(scheme="spread_score"))
-    rollout = replace(rollout, returns=torch.where(rollout.learned, 15.0, 0.0))
+    rollout = replace(rollout, returns=torch.where(rollout.loss_mask, 15.0, 0.0))
     optimizers = make_optimizers(policy, settings)
     update(policy, rollout, optimizers, settings, GENERATION.temperature, warming=True)
     with policy.evaluating():
-        values = policy(rollout.batch, GENERATION.temperature).values[rollout.learned]
+        values = policy(rollout.batch, GENERATION.temperature).values[rollout.loss_mask]
     assert float((values - 15).abs().mean()) < 3
 
 
@@ -304,7 +306,7 @@ def test_warm_up_has_the_value_functions_own_gradient(folder: Path, kind: Litera
     _, rollout = collect(policy, settings, CreditSettings())
     losses = [loss_terms(policy, rollout, settings, GENERATION.temperature, warming) for warming in (False, True)]
     expected, found = (
-        torch.autograd.grad(terms["value_loss"][rollout.learned].sum(), policy.value_parameters())
+        torch.autograd.grad(terms["value_loss"][rollout.loss_mask].sum(), policy.value_parameters())
         for terms in losses
     )
     assert max(gradient.abs().max() for gradient in expected) > 1e-3
@@ -318,7 +320,7 @@ def grpo(answered: Responses, rollout: Rollout, size: int, decay: float, beta: f
     time."""
     verdicts = torch.tensor([said.score for said in answered.judgements if isinstance(said, Critique)])
     result = torch.zeros_like(rollout.delta)
-    for row, mask in enumerate(rollout.learned):
+    for row, mask in enumerate(rollout.loss_mask):
         first, length = row // size * size, int(mask.sum())
         group = verdicts[first : first + size]
         gained = (verdicts[row] - group.mean()) / (group.std(correction=0) + 1e-4)
@@ -358,7 +360,7 @@ def test_with_equal_verdicts_a_group_is_held_by_the_kl_and_not_by_its_noise(
     monkeypatch.setattr(Halves, "score", lambda self, text: 0.7)
     settings = PPOSettings(advantage="group", samples_per_prompt=4, rollouts=8, normalisation=normalisation)
     _, rollout = collect(far, settings, CreditSettings(scheme="last_token"))
-    torch.testing.assert_close(rollout.advantages, -0.1 * rollout.kl * rollout.learned, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(rollout.advantages, -0.1 * rollout.kl * rollout.loss_mask, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["returns", "group"])
@@ -389,7 +391,7 @@ def test_returns_need_no_values(policy: Policy) -> None:
         sums = [sum(0.4 ** (k - t) * float(rewards[k]) for k in range(t, length)) for t in range(length)]
         torch.testing.assert_close(found[:length], torch.tensor(sums), rtol=1e-5, atol=1e-6)
         assert not found[length:].any()
-    everything = torch.arange(len(rollout.learned))
+    everything = torch.arange(len(rollout.loss_mask))
     accumulate_gradient(policy, rollout, everything, settings, GENERATION.temperature, False)
     assert all(p.grad is None or not p.grad.any() for p in policy.value_parameters())
 

@@ -38,7 +38,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import account, learner, ppo, supervised
+from text2grad.train import learner, ppo, report, supervised
 from text2grad.train import update as update_module
 from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import MarkedText, Pair
@@ -106,13 +106,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No probes, but where a test asks for some."""
-    monkeypatch.setattr(probes, "due", lambda *_: False)
+    monkeypatch.setattr(probes, "is_due", lambda *_: False)
 
 
 @pytest.fixture
 def probed(unprobed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Probes at every second step, and at the last one."""
-    monkeypatch.setattr(probes, "due", lambda step, steps, every: account.due(step, steps, 2))
+    monkeypatch.setattr(probes, "is_due", lambda step, steps, every: report.is_due(step, steps, 2))
 
 
 Straight = Callable[..., tuple[Path, Training]]
@@ -208,7 +208,7 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
             folder = tmp_path_factory.mktemp("straight") / "run"
             with pytest.MonkeyPatch.context() as patch:
                 found = watched(patch)
-                patch.setattr(probes, "due", lambda *_: False)
+                patch.setattr(probes, "is_due", lambda *_: False)
                 by_ppo(model, folder, Lots(), **changes)
             made[key] = folder, found[-1]
         return made[key]
@@ -468,13 +468,13 @@ def test_a_critic_beside_the_scoring_changes_nothing(
             scoring.clear()
             return super().critique(examples, responses)
 
-    original = learner.measure
+    original = learner.measure_policy
 
     def measure(*given: Any) -> Any:
         scoring.set()
         return original(*given)
 
-    monkeypatch.setattr(learner, "measure", measure)
+    monkeypatch.setattr(learner, "measure_policy", measure)
     by_ppo(model, tmp_path / "beside", Slow())
     assert_same(straight(), (tmp_path / "beside", seen[-1]))
     rows = [json.loads(line) for line in (tmp_path / "beside" / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -587,7 +587,7 @@ def killed_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed in its fourth step. Do not write to it."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(probes, "due", lambda *_: False)
+        patch.setattr(probes, "is_due", lambda *_: False)
         by_ppo(model, folder, Stops(4, killed))
     return folder
 
@@ -913,17 +913,17 @@ def test_an_empty_response_is_learned_from_and_written(
 ) -> None:
     """The policy ends its turn at once in half of the responses."""
     end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
-    original = learner.respond
+    original = learner.sample_responses
 
     def half(*given: Any) -> list[Sample]:
         samples = original(*given)
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
-    monkeypatch.setattr(learner, "respond", half)
+    monkeypatch.setattr(learner, "sample_responses", half)
     by_ppo(model, tmp_path / "run", Lots())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
-    monkeypatch.setattr(learner, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
+    monkeypatch.setattr(learner, "sample_responses", lambda _, rows, *__: [Sample([end], False) for _ in rows])
     by_ppo(model, tmp_path / "none", Lots())
 
 

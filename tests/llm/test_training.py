@@ -27,7 +27,7 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.tasks.base import read_prompt
 from text2grad.train.ppo import train_ppo
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import measure
+from text2grad.train.rollout import measure_policy
 
 LORA = LoraSettings(r=8, dropout=0.0)
 TOPICS = ("rain", "a good night's sleep", "learning to swim", "old trains", "bread", "the sea", "chess", "bees")
@@ -50,7 +50,7 @@ def test_the_first_ratio_is_one(folder: str) -> None:
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
     batch = policy.pack(prompts, [sample.ids for sample in samples])
     policy.freeze_reference()
-    old = measure(policy, batch, PPOSettings(micro_batch_size=8, advantage="returns"), 1.0).logp
+    old = measure_policy(policy, batch, PPOSettings(micro_batch_size=8, advantage="returns"), 1.0).logp
     with torch.enable_grad():
         same = policy(batch, 1.0, valued=False).logp
         parts = [policy(batch.rows(rows), 1.0, valued=False).logp.detach() for rows in torch.arange(8).split(3)]

@@ -16,7 +16,15 @@ from text2grad.policy.batch import pack
 from text2grad.policy.generate import Sample
 from text2grad.rl.advantage import kl_k1, kl_k3
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import PolicyStats, Responses, Rollout, judge, refuse_diverged, refuse_failures, score
+from text2grad.train.rollout import (
+    PolicyStats,
+    Responses,
+    Rollout,
+    build_rollout,
+    judge,
+    refuse_diverged,
+    refuse_failures,
+)
 
 
 class Judged(BaseModel):
@@ -116,7 +124,7 @@ def scored(
         values=column([item.values for item in batch]),
         last_value=torch.tensor([item.last_value for item in batch]),
     )
-    rollout = score(tokens, responses, stats, settings, coefficient)
+    rollout = build_rollout(tokens, responses, stats, settings, coefficient)
     refuse_diverged(rollout, settings.max_kl)
     return responses, rollout
 

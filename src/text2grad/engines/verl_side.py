@@ -34,9 +34,9 @@ from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
 from text2grad.policy.generate import Sample
 from text2grad.policy.settings import GenerationSettings
-from text2grad.train.account import describe, due, strips
 from text2grad.train.ppo import SAMPLES_EVERY, STRIPS
 from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.report import compute_metrics, is_due, token_strips
 
 with optional_packages():
     import ray
@@ -260,13 +260,13 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
         answers = [trajectory for _, trajectory in ordered]
         responses, rollout = scored(answers, self.table, self.ppo, self.credit, coefficient)
-        self.described = describe(responses, rollout, coefficient)
+        self.described = compute_metrics(responses, rollout, coefficient)
         step = self.global_steps - 1
-        if due(step, self.ppo.steps, SAMPLES_EVERY):
-            for strip in strips(step, responses, rollout, STRIPS, self.ppo.valued):
+        if is_due(step, self.ppo.steps, SAMPLES_EVERY):
+            for strip in token_strips(step, responses, rollout, STRIPS, self.ppo.valued):
                 append_line(self.folder / LOGS[1], strip)
         rows = {key: row for row, (key, _) in enumerate(ordered)}
-        learned = rollout.learned.long()
+        learned = rollout.loss_mask.long()
         columns = {
             "advantages": rollout.advantages,
             "returns": rollout.returns,

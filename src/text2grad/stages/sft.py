@@ -34,7 +34,7 @@ from text2grad.stages.training import (
     warn_if_loss_flat,
 )
 from text2grad.tasks.base import Task, get_environment_factory, read_prompt
-from text2grad.train.pairs import Pair, updates_of
+from text2grad.train.pairs import Pair, count_updates
 from text2grad.train.settings import SFTSettings
 from text2grad.train.supervised import train_supervised
 from text2grad.train.watch.steps import LossFloor
@@ -116,7 +116,7 @@ def training_loop(config: Config) -> Callable[..., dict[str, float]]:
 
 def report_early_end(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
     """Print a line on stderr if the loss was so low that training ended before its last update."""
-    planned, done = updates_of(settings, examples), int(metrics.get("steps", 0))
+    planned, done = count_updates(settings, examples), int(metrics.get("steps", 0))
     if 0 < done < planned:
         print(
             f"{name}: ended after {done} of {planned} updates, when the loss fell below"

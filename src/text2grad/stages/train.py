@@ -49,7 +49,7 @@ from text2grad.train.offline import LoggedAnswer, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
 from text2grad.train.watch.probes import PROBE_EVERY
-from text2grad.train.watch.steps import combined, kept_policies, length_watched, variety_watched
+from text2grad.train.watch.steps import check_variety, combine_hooks, save_every, warn_if_length_rewarded
 
 
 def probe_critic(critic: Critic) -> OnStep | None:
@@ -135,13 +135,13 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
             critic = ProbedCritic(opened, settings.run.seed) if factory.kind == "reward_model" else opened
             counts = getattr(opened, "counts", None)
             curve = HeldoutCurve.of(settings, TaskMeasure(task, factory.runner), policy, stage.folder)
-            on_step = combined(
+            on_step = combine_hooks(
                 (lambda step, metrics: metrics.update(counts())) if counts else None,
                 curve.on_step if curve else None,
-                kept_policies(settings.ppo.keep_every, policy, stage.folder),
+                save_every(settings.ppo.keep_every, policy, stage.folder),
                 probe_critic(critic),
-                length_watched(),
-                variety_watched(settings.ppo),
+                warn_if_length_rewarded(),
+                check_variety(settings.ppo),
             )
             inputs = critic_inputs(settings, opened)
             with run.begin(inputs=inputs, on_step=on_step, choice=curve) as options:

@@ -1,4 +1,4 @@
-"""The phases of a PPO step, with the critic before the scoring or in parallel to it."""
+"""Run the phases of a PPO step, with the critic before or in parallel to the forward passes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.train.account import strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.report import token_strips
 from text2grad.train.rollout import (
     PolicyStats,
     Responses,
     Rollout,
     judge,
-    measure,
-    respond,
+    measure_policy,
+    sample_responses,
 )
 from text2grad.train.update import update
 
@@ -37,11 +37,20 @@ B = TypeVar("B")
 
 @dataclass
 class Learner:
-    """A policy in training, its critic, and the settings of a step.
+    """A policy in training with its critic and the settings of a step.
 
-    `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of
-    each phase. `environment` answers the policy, if the task has one. `begin_phase` is called with
-    the name of a phase when it begins, `prepare_update` before the policy is changed.
+    Attributes:
+        policy: changed in place.
+        critic: judges the responses.
+        settings: of PPO.
+        credit: of the step from critiques to token rewards.
+        generation: of sampling.
+        optimizers: of the policy and of the value function.
+        environment: answers the policy, if the task has several turns.
+        begin_phase: called with the name of a phase when it starts.
+        prepare_update: called before the policy is changed.
+        batch: the data of the current step; None until it has been scored.
+        watch: the seconds of each phase.
     """
 
     policy: Policy
@@ -60,15 +69,15 @@ class Learner:
         self._table = TokenTable(self.policy.tokenizer)
         self._size = PassSize(self.settings.micro_batch_size, "ppo.micro_batch_size")
 
-    def begin(self, phase: str) -> None:
-        """Begin with a phase; there is no batch yet."""
+    def start(self, phase: str) -> None:
+        """Start a step with its first phase: no batch yet, and the stopwatch at 0."""
         self.batch, self.watch = None, Stopwatch()
         self.begin_phase(phase)
 
     def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> list[Sample]:
-        """Begin a step: one response per prompt."""
-        self.begin("sampling")
-        samples = respond(self.policy, prompts, self.generation, None, self.environment, examples)
+        """Start a step by sampling one response per prompt."""
+        self.start("sampling")
+        samples = sample_responses(self.policy, prompts, self.generation, None, self.environment, examples)
         self.watch.lap("generate")
         return samples
 
@@ -79,21 +88,21 @@ class Learner:
         batch: TokenBatch,
         critic: Critic | None = None,
     ) -> tuple[Responses, PolicyStats]:
-        """Critiques as credit per token, and policy and reference statistics; neither needs the
-        other.
+        """Return the credit of each token, and the statistics of policy and reference.
 
-        `critic`: another one in place of the learner's.
+        The two are independent, so they run in parallel if the critic allows it. `critic` replaces
+        the learner's.
         """
         self.begin_phase("critic")
-        return together(
+        return critique_and_score(
             partial(judge, examples, samples, self._table, critic or self.critic, self.credit),
-            partial(measure, self.policy, batch, self.settings, self.generation.temperature, self._size),
+            partial(measure_policy, self.policy, batch, self.settings, self.generation.temperature, self._size),
             get_overlap(self.critic) == "helps",
             self.watch,
         )
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
-        """Gradient steps on a batch; the first ones of a run may train the value function alone."""
+        """Take the gradient steps on a batch; during warm-up only the value function learns."""
         self.begin_phase("update")
         self.prepare_update()
         warming = step < self.settings.warmup_steps
@@ -101,23 +110,27 @@ class Learner:
         return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self._size)
 
     def strips(self, step: int, count: int | None = None) -> Iterator[dict[str, Any]] | None:
-        """Token strips of the first `count` responses of the batch, all by default; None without a
-        batch."""
+        """Return token strips of the first `count` responses of the batch, all by default.
+
+        None without a batch.
+        """
         if self.batch is None:
             return None
         responses, rollout = self.batch
         count = len(responses.samples) if count is None else count
-        return strips(step, responses, rollout, count, valued=self.settings.valued)
+        return token_strips(step, responses, rollout, count, valued=self.settings.valued)
 
 
-def together(critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch) -> tuple[A, B]:
-    """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this
-    returns.
+def critique_and_score(
+    critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch
+) -> tuple[A, B]:
+    """Return the results of both functions; with `overlap`, `critique` runs in a thread.
 
-    An exception of either is raised here; if both raise, `score`'s.
+    The thread is joined before the function returns. An exception of either function is raised; if
+    both raise, that of `score`.
 
-    `watch` gets the seconds of `critique` and `score` that did not overlap, and as
-    `seconds_critique_hidden` those of `critique` that passed during `score`.
+    `watch` gets the seconds of `critique` and `score` that did not overlap. Those of `critique`
+    that passed during `score` are its `seconds_critique_hidden`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
@@ -126,15 +139,15 @@ def together(critique: Callable[[], A], score: Callable[[], B], overlap: bool, w
         scores = score()
         watch.lap("score")
         return critiques, scores
-    began = time.perf_counter()
+    started = time.perf_counter()
     ended: list[float] = []
     with ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(critique)
         pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
         scores = score()
         watch.lap("score")
-        scored = time.perf_counter()
+        score_ended = time.perf_counter()
         critiques = pending.result()
     watch.lap("critique")
-    watch.seconds["seconds_critique_hidden"] = min(*ended, scored) - began
+    watch.seconds["seconds_critique_hidden"] = min(*ended, score_ended) - started
     return critiques, scores

@@ -1,10 +1,9 @@
-"""Learning from logged answers and their critiques: no reward model, no sampling, no critic in the
-loop.
+"""Train on logged answers and their critiques, without reward model, sampling or critic.
 
-The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which here
-weights the token's own loss (`rl.offline`), beside a KL that keeps the policy close to its start.
-Nothing is sampled, so rewards do not propagate to earlier tokens: PPO pays the verdict at the last
-token and discounts it backwards; here a good verdict weights every token of its answer equally.
+The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which weighs
+the loss of that token (`rl.offline`). A KL term keeps the policy close to its start. Nothing is
+sampled, so rewards do not propagate to earlier tokens: PPO pays the verdict on the last token and
+discounts it backwards; here a good verdict weighs every token of its answer equally.
 """
 
 from __future__ import annotations
@@ -31,26 +30,30 @@ from text2grad.policy.episode import encode_turns
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
-from text2grad.train.pairs import Encoded, plan_batches, refuse_long
+from text2grad.train.pairs import EncodedPair, plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings
-from text2grad.train.supervised import Objective, descend, in_words, refuse_not_finite
+from text2grad.train.supervised import Objective, describe_items, refuse_not_finite, train_batches
 
 POOR_LIMIT = 10.0
-"""Limit of the factor (1 - p) / p of a poor token, p its probability at the start: tokens rarer
-than 1 in 11."""
+"""Largest factor (1 - pi_0) / pi_0 of a poor token, reached where pi_0 is below 1 / 11."""
 KL_COEFFICIENT = 0.1
-"""Weight of the KL to the start, over the whole vocabulary, at every token."""
+"""Weight of the full KL to the start at every token."""
 MAX_KL = 3.0
 """Nats per token from the start beyond which a run has diverged."""
 
 
 @dataclass(frozen=True)
 class LoggedAnswer:
-    """A recorded answer and its critique; of a `Transcript` the policy's turns are learned from.
+    """A recorded answer and its critique.
 
-    `ids`: as it was sampled, if known, of several turns a list for each; they are used if this
-    tokenizer decodes them to the response.
+    Attributes:
+        id: names the answer in messages.
+        prompt: the conversation before it.
+        response: the answer; in a `Transcript`, the policy's turns are trained on.
+        critique: its critique.
+        ids: the sampled ids if known, for several turns one list per turn. They are used if this
+            tokenizer decodes them to the response.
     """
 
     id: str
@@ -61,19 +64,20 @@ class LoggedAnswer:
 
 
 @dataclass(frozen=True)
-class WeightedAnswer(Encoded):
-    """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before
-    training.
+class WeightedAnswer(EncodedPair):
+    """A logged answer as token ids; its `weights` may have any sign.
 
-    `mask`: which tokens are the policy's; None: all of them.
+    Attributes:
+        start_logps: log-probabilities of the policy's tokens before training.
+        mask: True for the policy's tokens; None: all tokens.
     """
 
-    start: tuple[float, ...] = ()
+    start_logps: tuple[float, ...] = ()
     mask: list[bool] | None = None
 
     @property
-    def own(self) -> int:
-        """How many tokens are the policy's."""
+    def token_count(self) -> int:
+        """The number of the policy's tokens."""
         return len(self.target) if self.mask is None else sum(self.mask)
 
 
@@ -84,43 +88,45 @@ def train_offline(
     credit_settings: CreditSettings,
     options: RunOptions,
 ) -> dict[str, float]:
-    """Train in place on logged answers and write the policy to the run's folder; returns the last
-    metrics.
+    """Train `policy` in place on logged answers, and write it to the run's folder.
 
-    Resumed as `train_supervised` is, bit for bit on one CPU. The policy as it comes is the
-    reference.
+    The reference is the policy before training. An unfinished run in the folder is resumed; on one
+    CPU the result equals that of an uninterrupted run bit for bit.
+
+    Returns:
+        The metrics of the last step.
 
     Raises:
         UserError: no token has a weight, an answer does not fit the context or cannot be read token
-            by token, the policy has diverged, or what `durable.run.Run` refuses.
+            by token, the policy has diverged, or an error of `durable.run.Run`.
     """
-    weighed = encode_logged(policy, answers, credit_settings)
-    if not any(weight for item in weighed for weight in item.weights):
+    weighted = encode_logged(policy, answers, credit_settings)
+    if not any(weight for item in weighted for weight in item.weights):
         raise UserError(
             f"{options.title}: no token of {len(answers)} answers has a weight", "check the credit section"
         )
-    identity = identity_of(policy, answers, settings, credit_settings)
+    identity = data_identity(policy, answers, settings, credit_settings)
     policy.freeze_reference()
-    policy.eval()  # the start is read without dropout, as it is in training
-    weighed = list(with_start(policy, weighed, settings.micro_batch_size))
+    policy.eval()  # start_logps are computed without dropout, as in training
+    weighted = list(add_start_logps(policy, weighted, settings.micro_batch_size))
     objective = Objective(
         identity=identity,
         gradient=partial(accumulate_gradient, policy),
-        described=partial(_described, policy),
+        describe=partial(_describe_batch, policy),
         check=_refuse_diverged,
-        dropout=False,  # both sides of the ratio and of the KL are read alike
+        dropout=False,  # both sides of the ratio and of the KL need the same network
     )
-    batches = list(plan_batches(weighed, settings, options.seed))
-    metrics = descend(policy, batches, objective, settings, options, "offline")
+    batches = list(plan_batches(weighted, settings, options.seed))
+    metrics = train_batches(policy, batches, objective, settings, options, "offline")
     policy.continued = True
     return metrics
 
 
-def identity_of(
+def data_identity(
     policy: Policy, answers: Sequence[LoggedAnswer], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> dict[str, str]:
-    """What a run depends on, by name; large things as digests."""
-    turns = ((*each.prompt, *conversation_of(each.response)) for each in answers)
+    """Return the inputs that a run depends on, by name, large ones as digests."""
+    turns = ((*answer.prompt, *conversation_of(answer.response)) for answer in answers)
     return {
         **flatten(offline=settings, credit=credit_settings),
         **hash_custom_code("the credit scheme", credit_settings.scheme),
@@ -132,97 +138,97 @@ def identity_of(
 def encode_logged(
     policy: Policy, answers: Sequence[LoggedAnswer], credit_settings: CreditSettings
 ) -> list[WeightedAnswer]:
-    """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
+    """Return token ids and weights of all answers.
+
+    Raises:
+        UserError: an answer does not fit the context; answers are never truncated.
+    """
     table = TokenTable(policy.tokenizer)
-    weighed = [_weighed(policy, answer, table, credit_settings) for answer in answers]
-    refuse_long(policy, [answer.id for answer in answers], weighed)
-    return weighed
+    weighted = [_encode_answer(policy, answer, table, credit_settings) for answer in answers]
+    refuse_long(policy, [answer.id for answer in answers], weighted)
+    return weighted
 
 
-def _weighed(
+def _encode_answer(
     policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
     if isinstance(answer.response, Transcript):
-        return _weighed_turns(policy, answer, table, credit_settings)
-    ids, aligned = _read(policy, answer, table)
-    shift = aligned.text.find(answer.response)
-    if shift < 0:
-        raise UserError(
-            f"{answer.id}: this tokenizer changes the text it reads, so no words can be weighed",
-            "take a model whose tokenizer keeps every character",
-        )
-    weights = token_weights(_moved(answer.critique, shift), aligned, credit_settings)
+        return _encode_transcript(policy, answer, table, credit_settings)
+    ids, aligned = list(answer.ids), table.align(answer.ids)
+    if not answer.ids or aligned.text != answer.response:  # no usable ids: as in supervised training
+        ids = encode_target(policy.tokenizer, answer.response)
+        aligned = table.align(ids)
+    offset = aligned.text.find(answer.response)
+    if offset < 0:
+        raise _changed_text_error(answer)
+    weights = token_weights(_shift_spans(answer.critique, offset), aligned, credit_settings)
     return WeightedAnswer(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
 
 
-def _weighed_turns(
+def _encode_transcript(
     policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
-    """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are
-    left out."""
+    """Encode the turns of a transcript that can be trained on (`policy.episode.Thread`).
+
+    Spans and scores of other turns are dropped.
+    """
     thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
-    asked = Example(id=answer.id, prompt=answer.prompt)
-    own = read_policy_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
-    trained = len(turns_of(own.response))
-    first = turns_of(answer.response)[-trained].start
-    if answer.response[first:] != str(own.response):
-        raise UserError(
-            f"{answer.id}: this tokenizer changes the text it reads, so no words can be weighed",
-            "take a model whose tokenizer keeps every character",
-        )
+    example = Example(id=answer.id, prompt=answer.prompt)
+    tokens = read_policy_tokens(table, Trajectory(example, thread.ids, thread.mask, [*thread.between, ()]))
+    trained = len(turns_of(tokens.response))
+    first = turns_of(answer.response)[-trained].start  # the first character that is trained on
+    if answer.response[first:] != str(tokens.response):
+        raise _changed_text_error(answer)
     spans = tuple(span for span in answer.critique.spans if span.start >= first)
-    kept = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
-    critique = _moved(answer.critique.model_copy(update=kept), -first)
+    remaining = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
+    critique = _shift_spans(answer.critique.model_copy(update=remaining), -first)
     weights = np.zeros(len(thread.ids))
-    weights[own.positions] = token_weights(critique, own.aligned, credit_settings)
+    weights[tokens.positions] = token_weights(critique, tokens.aligned, credit_settings)
     return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
-def _read(policy: Policy, answer: LoggedAnswer, table: TokenTable) -> tuple[list[int], Aligned]:
-    """The tokens of an answer: as it was sampled, else as a target of supervised training."""
-    aligned = table.align(answer.ids)
-    if answer.ids and aligned.text == answer.response:
-        return list(answer.ids), aligned
-    ids = encode_target(policy.tokenizer, answer.response)
-    return ids, table.align(ids)
+def _changed_text_error(answer: LoggedAnswer) -> UserError:
+    return UserError(
+        f"{answer.id}: this tokenizer changes the text it reads, so tokens cannot be weighted",
+        "use a model whose tokenizer keeps every character",
+    )
 
 
-def _moved(critique: Critique, shift: int) -> Critique:
-    spans = [s.model_copy(update={"start": s.start + shift, "end": s.end + shift}) for s in critique.spans]
+def _shift_spans(critique: Critique, offset: int) -> Critique:
+    spans = [s.model_copy(update={"start": s.start + offset, "end": s.end + offset}) for s in critique.spans]
     return critique.model_copy(update={"spans": tuple(spans)})
 
 
 def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditSettings) -> list[float]:
-    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the
-    answer or its turn.
+    """Return the weight of each token, (T,): its delta plus a good verdict on the answer or turn.
 
-    A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi:
-    tokens of which the policy is rightly sure would lose far more through answers that fail than
-    answers that pass could restore. With schemes that pay the score alone, only verdicts count.
+    A poor verdict has no weight. Likelihood has the gradient 1 - pi and unlikelihood pi, so an
+    answer that fails would take far more from tokens that are right and certain than an answer that
+    passes could give back. Under schemes that pay only the score, only verdicts count.
     """
     weights = np.zeros(len(aligned))
     for start, end, score in score_intervals(critique, aligned):
         weights[start:end] += max(score, 0.0)
     if not credit_settings.by_score:
-        by_spans = credit_settings.model_copy(update={"outcome_weight": 0.0})
-        weights += credit(critique, aligned, by_spans).delta
+        spans_only = credit_settings.model_copy(update={"outcome_weight": 0.0})
+        weights += credit(critique, aligned, spans_only).delta
     return [float(weight) for weight in weights]
 
 
-def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:
-    """The answers with their log-probabilities under the policy as it is."""
-    for first in range(0, len(weighed), rows):
-        items = weighed[first : first + rows]
+def add_start_logps(policy: Policy, weighted: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:
+    """Yield the answers with their log-probabilities under the present policy, `rows` at a time."""
+    for first in range(0, len(weighted), rows):
+        items = weighted[first : first + rows]
         with policy.evaluating():
-            logp = policy(_packed(policy, items), valued=False).logp
+            logp = policy(_pack(policy, items), valued=False).logp  # (rows, T)
         for item, row in zip(items, logp.tolist(), strict=True):
-            yield replace(item, start=tuple(row[: len(item.target)]))
+            yield replace(item, start_logps=tuple(row[: len(item.target)]))
 
 
 def accumulate_gradient(policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize) -> dict[str, float]:
-    """Add the gradient of the batch's mean loss per token; returns its terms."""
+    """Add the gradient of a batch's mean loss per token to the policy's; return the loss terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
-    tokens = sum(item.own for item in batch)  # the denominator of the whole batch
+    tokens = sum(item.token_count for item in batch)  # the denominator, over the whole batch
 
     def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
         shares = loss_terms(policy, items, tokens)
@@ -232,30 +238,31 @@ def accumulate_gradient(policy: Policy, batch: Sequence[WeightedAnswer], size: P
 
 
 def loss_terms(policy: Policy, items: Sequence[WeightedAnswer], tokens: int) -> dict[str, Tensor]:
-    """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
+    """Return the share of some answers in the loss of a batch of `tokens`: `loss`, and its `kl`.
 
-    The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens
+    The KL is over the whole vocabulary: estimates from single tokens are unbiased only for tokens
     that the policy sampled itself.
     """
-    batch = _packed(policy, items)
-    weights, start = (_spread(column, batch) for column in zip(*((i.weights, i.start) for i in items), strict=True))
+    batch = _pack(policy, items)
+    weights = _to_tensor([item.weights for item in items], batch)  # (B, T)
+    start_logps = _to_tensor([item.start_logps for item in items], batch)  # (B, T)
     output = policy(batch, kl="full", valued=False)  # logp and kl (B, T)
-    per_token = offline_loss(output.logp, start, weights, batch.mask, POOR_LIMIT)
-    weighed, kl = (average(each, batch.mask, "token", tokens) for each in (per_token, output.kl))
-    return {"loss": weighed + KL_COEFFICIENT * kl, "kl": kl}
+    per_token = offline_loss(output.logp, start_logps, weights, batch.mask, POOR_LIMIT)
+    weighted_loss, kl = (average(column, batch.mask, "token", tokens) for column in (per_token, output.kl))
+    return {"loss": weighted_loss + KL_COEFFICIENT * kl, "kl": kl}
 
 
-def _packed(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
+def _pack(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
     masks = [item.mask for item in items]
     return policy.pack([item.prompt for item in items], [item.target for item in items], masks)
 
 
-def _spread(rows: Sequence[Sequence[float]], batch: TokenBatch) -> Tensor:
-    """One number per response token, (B, T), 0 outside the mask."""
-    spread = torch.zeros(batch.mask.shape)
-    for place, row in enumerate(rows):
-        spread[place, : len(row)] = torch.tensor(row)
-    return spread.to(batch.mask.device)
+def _to_tensor(rows: Sequence[Sequence[float]], batch: TokenBatch) -> Tensor:
+    """Return rows of one number per response token as (B, T), padded with 0."""
+    padded = torch.zeros(batch.mask.shape)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = torch.tensor(row)
+    return padded.to(batch.mask.device)
 
 
 def _refuse_diverged(metrics: dict[str, float]) -> None:
@@ -266,8 +273,8 @@ def _refuse_diverged(metrics: dict[str, float]) -> None:
         )
 
 
-def _described(policy: Policy, step: int, batch: Sequence[WeightedAnswer]) -> Iterator[dict[str, Any]]:
-    """Each answer of a batch in words, with its loss under the present weights."""
-    rows = in_words(policy, lambda item: loss_terms(policy, [item], item.own)["loss"], step, batch)
+def _describe_batch(policy: Policy, step: int, batch: Sequence[WeightedAnswer]) -> Iterator[dict[str, Any]]:
+    """Yield each answer of a batch as text, with its present loss and its weights."""
+    rows = describe_items(policy, lambda item: loss_terms(policy, [item], item.token_count)["loss"], step, batch)
     for item, row in zip(batch, rows, strict=True):
         yield {**row, "weights": item.weights}

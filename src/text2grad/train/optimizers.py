@@ -1,8 +1,8 @@
-"""Optimizers and learning-rate schedules of both training loops.
+"""Make the optimizers and learning-rate schedules of the training loops.
 
-A parameter in a half type has a float32 master: the master is stepped, then copied into the
-parameter. Otherwise a step smaller than half the distance to the next number of the half type would
-be lost, as nearly all are at a learning rate of 1e-6.
+A parameter in half precision has a float32 master: the master is stepped, then copied into the
+parameter. A step smaller than half the distance to the next half-precision number would otherwise
+be lost, as nearly all steps are at a learning rate of 1e-6.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from text2grad.policy.model import Policy
 from text2grad.train.ppo_settings import PPOSettings
 
 MAX_GRAD_NORM = 1.0
-"""The largest norm of a step's gradient, as in the paper."""
+"""Largest norm of a step's gradient, as in the paper."""
 
 
 @dataclass
 class Optimizers:
-    """One for the policy (with the shared trunk), one for what belongs to the value function
-    alone."""
+    """The optimizer of the policy with the shared trunk, and that of the value function alone."""
 
     policy: torch.optim.Optimizer
     value: torch.optim.Optimizer
@@ -35,7 +34,7 @@ class Optimizers:
 
 
 def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
-    """AdamW for both; the value function may have a learning rate of its own.
+    """Make AdamW optimizers; the value function may have its own learning rate.
 
     Raises:
         UserError: the policy is in float16.
@@ -46,20 +45,19 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
         policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=0.0, fused=True
     )
     for optimizer in (trunk, head):
-        keep_masters(optimizer, policy)
-    # At most so many: a mini-batch without learned tokens makes no step.
+        add_master_weights(optimizer, policy)
+    # An upper bound: a mini-batch whose loss mask is empty makes no step.
     updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
 
 
-def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
-    """Have a new optimizer step float32 copies of the parameters of `policy` that are in a half
-    type.
+def add_master_weights(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
+    """Make a new optimizer step float32 copies of the policy's half-precision parameters.
 
-    Gradients are taken from the parameters and results copied back, around each step.
-    `policy.exact` has the values that the half type had to round. Nothing changes where all
-    parameters are float32.
+    Around each step, gradients are copied to the masters and results back to the parameters.
+    `policy.exact` has values that half precision had to round; masters start from these. Without
+    half-precision parameters nothing changes.
     """
     names = {id(parameter): name for name, parameter in policy.named_parameters()}
     pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
@@ -71,39 +69,46 @@ def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
                 group["params"][index] = master = nn.Parameter(start)
                 pairs.append((half, master))
 
-    def take_gradients(*_: Any) -> None:
+    def copy_gradients(*_: Any) -> None:
         for half, master in pairs:
             master.grad = None if half.grad is None else half.grad.float()
-            half.grad = None  # one of the two at a time
+            half.grad = None  # memory for one of the two gradients at a time
 
     @torch.no_grad()
-    def give_back(*_: Any) -> None:
+    def copy_weights(*_: Any) -> None:
         for half, master in pairs:
             half.copy_(master)
             master.grad = None
 
     if pairs:
-        optimizer.register_step_pre_hook(take_gradients)
-        optimizer.register_step_post_hook(give_back)
+        optimizer.register_step_pre_hook(copy_gradients)
+        optimizer.register_step_post_hook(copy_weights)
 
 
 def refuse_float16(policy: Policy) -> None:
-    """Raises UserError: the policy is in float16."""
+    """Refuse to train a policy in float16.
+
+    Raises:
+        UserError: a parameter is float16.
+    """
     if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
-            "float16 cannot be trained here: without loss scaling small gradients become 0",
+            "float16 cannot be trained: without loss scaling, small gradients become 0",
             "--policy.dtype bfloat16",
         )
 
 
 def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float = MAX_GRAD_NORM) -> float:
-    """Scale the gradient to a norm of at most `limit`; returns its norm before."""
+    """Scale the gradient to a norm of at most `limit`; return the norm before."""
     return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
 
 def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:
-    """Factor on the learning rate at a step: linear warm-up, then constant, linear or cosine decay
-    to zero."""
+    """Return a function from step to the factor on the learning rate.
+
+    Linear warm-up over the share `warmup` of the steps, then constant, or linear or cosine decay
+    to 0.
+    """
     rising = max(1, round(steps * warmup)) if warmup else 0
 
     def factor(step: int) -> float:

@@ -1,4 +1,4 @@
-"""Training pairs: a conversation and the answer to learn, as token ids with weights and labels."""
+"""Encode training pairs: a conversation and the answer to learn, as weighted and labelled ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
 
 LENGTH_POOL = 16
-"""Batches whose pairs are sorted by length together."""
+"""Number of batches whose pairs are sorted by length together."""
 
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text that stands at character `start` of the last message of a prompt, and spans of it."""
+    """A text at character `start` of the last message of a prompt, with labelled spans."""
 
     start: int
     text: str
@@ -35,11 +35,14 @@ class MarkedText:
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation (`prompt`) and the answer to learn (`target`), of a
-    `Transcript` the turns of the policy; `id` names it in messages.
+    """One training pair: a conversation and the answer to learn.
 
-    `marked`: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
-    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
+    Attributes:
+        id: names the pair in messages.
+        prompt: the conversation.
+        target: the answer; in a `Transcript`, the policy's turns are learned.
+        marked: texts in the prompt whose words are labelled, for a second loss (`policy.heads`).
+        score: in [-1, 1], the target of a head that reads the prompt (`policy.heads`).
     """
 
     id: str
@@ -51,27 +54,24 @@ class Pair:
 
 @dataclass(frozen=True)
 class PromptAndTarget:
-    """Token ids of a conversation, and of the answer that something is learned from.
-
-    Items with similar numbers of `tokens` share a batch.
-    """
+    """Token ids of a conversation, and of the answer to learn."""
 
     prompt: list[int]
     target: list[int]
 
     @property
-    def whole(self) -> list[int]:
-        """Both, as the model reads them."""
+    def ids(self) -> list[int]:
+        """Prompt and target, as the model reads them."""
         return [*self.prompt, *self.target]
 
     @property
     def tokens(self) -> int:
-        """Of the whole sequence."""
+        """The number of tokens; items with similar numbers share a batch."""
         return len(self.prompt) + len(self.target)
 
     @property
     def parts(self) -> dict[str, list[int]]:
-        """Both by name."""
+        """Prompt and target by name."""
         return {"prompt": self.prompt, "target": self.target}
 
 
@@ -79,11 +79,13 @@ E = TypeVar("E", bound=PromptAndTarget)
 
 
 @dataclass(frozen=True)
-class Encoded(PromptAndTarget):
-    """A pair as token ids; the loss is on `target` only, where each token has its weight.
+class EncodedPair(PromptAndTarget):
+    """A pair as token ids; the loss is on `target` only.
 
-    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is
-    wanted.
+    Attributes:
+        weights: the weight of each token of the target.
+        labels: +1, -1, 0 or `UNLABELLED` for each token of the prompt; empty without a second loss.
+        score: the target of a score head.
     """
 
     weights: list[float]
@@ -94,8 +96,7 @@ class Encoded(PromptAndTarget):
 def supervised_identity(
     policy: Policy, settings: SupervisedSettings, section: str, data: dict[str, str]
 ) -> dict[str, str]:
-    """What a supervised run depends on, by name: its `settings`, those of a section, and digests of
-    `data`."""
+    """Return the inputs of a supervised run by name: settings, starting model, digests of data."""
     return {
         **flatten(**{section: settings}),
         "the starting model": hash_starting_weights(policy),
@@ -103,31 +104,39 @@ def supervised_identity(
     }
 
 
-def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[Encoded]:
-    """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
+def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[EncodedPair]:
+    """Return the token ids of all pairs.
+
+    Raises:
+        UserError: a pair does not fit the context (pairs are never truncated), or the tokenizer
+            changes a text whose words are labelled.
+    """
     table = TokenTable(policy.tokenizer) if any(pair.marked for pair in pairs) else None
-    encoded = [_encoded(policy, pair, table) for pair in pairs]
+    encoded = [_encode_pair(policy, pair, table) for pair in pairs]
     refuse_long(policy, [pair.id for pair in pairs], encoded)
     return encoded
 
 
 def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[PromptAndTarget]) -> None:
-    """Raises UserError: an item exceeds the policy's context; names the first by its id."""
-    sequences = [(name, item.whole) for name, item in zip(names, items, strict=True)]
+    """Refuse items that exceed the policy's context.
+
+    Raises:
+        UserError: names the first such item.
+    """
+    sequences = [(name, item.ids) for name, item in zip(names, items, strict=True)]
     check_lengths(sequences, policy.context, 0)
 
 
-def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
+def _encode_pair(policy: Policy, pair: Pair, table: TokenTable | None) -> EncodedPair:
     thread = encode_turns(policy.tokenizer, pair.prompt, pair.target)
-    target, weights = thread.ids, [float(own) for own in thread.mask]
+    weights = [float(sampled) for sampled in thread.mask]
     labels = _prompt_labels(pair, table.align(thread.prompt)) if pair.marked and table is not None else []
-    return Encoded(thread.prompt, target, weights, labels, pair.score)
+    return EncodedPair(thread.prompt, thread.ids, weights, labels, pair.score)
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
-    """The label of every token of the prompt: that of the spans of a marked text, `UNLABELLED`
-    outside all."""
-    found = np.full(len(aligned), UNLABELLED)
+    """Return the label of every token of the prompt, `UNLABELLED` outside the marked texts."""
+    labels = np.full(len(aligned), UNLABELLED)
     for marked in pair.marked:
         start = place_in(aligned, pair.prompt[-1].content, marked.start, marked.text)
         if start is None:
@@ -137,27 +146,30 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
             )
         spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
         inside = (aligned.starts < start + len(marked.text)) & (aligned.ends > start)
-        found[inside] = token_labels(spans, aligned)[inside]
-    return [int(label) for label in found]
+        labels[inside] = token_labels(spans, aligned)[inside]
+    return [int(label) for label in labels]
 
 
-def updates_of(settings: SupervisedSettings, examples: int) -> int:
-    """How many optimizer steps `settings.epochs` are."""
+def count_updates(settings: SupervisedSettings, examples: int) -> int:
+    """Return the number of optimizer steps in `settings.epochs`."""
     return max(1, round(settings.epochs * examples / settings.batch_size))
 
 
 def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) -> Iterator[list[E]]:
-    """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random
-    order."""
+    """Yield the batch of each optimizer step, in a new order every epoch.
+
+    Batches have items of similar length (less padding) and come in random order.
+    """
     rng = random.Random(seed)
-    total = updates_of(settings, len(encoded))
-    while total > 0:
+    remaining = count_updates(settings, len(encoded))
+    # Sorting pools instead of a whole epoch: otherwise every epoch would have the same batches.
+    pool_size = settings.batch_size * LENGTH_POOL
+    while remaining > 0:
         order = rng.sample(list(encoded), len(encoded))
-        pool = settings.batch_size * LENGTH_POOL  # sorting a whole epoch would batch the same items every time
         batches: list[list[E]] = []
-        for start in range(0, len(order), pool):
-            near = sorted(order[start : start + pool], key=lambda item: item.tokens)
-            batches += [near[i : i + settings.batch_size] for i in range(0, len(near), settings.batch_size)]
+        for start in range(0, len(order), pool_size):
+            pool = sorted(order[start : start + pool_size], key=lambda item: item.tokens)
+            batches += [pool[i : i + settings.batch_size] for i in range(0, len(pool), settings.batch_size)]
         rng.shuffle(batches)
-        yield from batches[:total]
-        total -= len(batches)
+        yield from batches[:remaining]
+        remaining -= len(batches)

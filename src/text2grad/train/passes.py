@@ -1,4 +1,4 @@
-"""Passes of a batch through a model, a few rows at a time."""
+"""Run a batch through a model a few rows at a time, and fewer when memory runs out."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ T = TypeVar("T")
 
 
 class PassSize:
-    """How many rows go through a model at a time: `size` at first, and half as many whenever memory
-    runs out.
+    """The number of rows per pass: `size` at first, halved whenever memory runs out.
 
-    `setting` is where the user finds it.
+    `setting` is the user's name for it.
     """
 
     def __init__(self, size: int, setting: str = "micro_batch_size") -> None:
         self.size = size
         self.setting = setting
 
-    def fitting(self, work: Callable[[int], T], undo: Callable[[], None]) -> T:
-        """`work(size)`. Where memory runs out it is undone and done again with half the size.
+    def run(self, work: Callable[[int], T], undo: Callable[[], None]) -> T:
+        """Return `work(size)`; if memory runs out, undo it and repeat it with half the size.
 
         Raises:
-            RuntimeError, MemoryError: one row alone does not fit.
+            RuntimeError, MemoryError: a single row does not fit.
         """
         while True:
             try:
@@ -40,7 +39,7 @@ class PassSize:
             except (RuntimeError, MemoryError) as error:
                 if self.size == 1 or not is_out_of_memory(error):
                     raise
-            undo()  # not above: the error holds what the work had allocated
+            undo()  # outside the handler, where the error would keep the tensors of `work` alive
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -51,20 +50,23 @@ class PassSize:
 def accumulate(
     policy: Policy, rows: Any, terms: Callable[[Any], tuple[Tensor, dict[str, Tensor]]], size: PassSize
 ) -> dict[str, float]:
-    """Add the gradient of a batch to the policy's, and return the terms of its loss, summed over
-    the passes.
+    """Add the gradient of a batch to the policy's; return its loss terms, summed over the passes.
 
-    `terms` gives, for some rows, their share of the loss and of each logged term, with denominators
-    of the whole batch, so that the size of a pass does not change the result. `rows`, a tensor or a
-    list, are in order of length: those of a pass are of similar length.
+    Args:
+        policy: whose gradients are accumulated.
+        rows: a tensor or a list, sorted by length, so that the rows of a pass need little padding.
+        terms: returns, for some rows, their share of the loss and of each logged term. The
+            denominators are those of the whole batch, so the size of a pass does not change the
+            result.
+        size: of a pass.
     """
 
-    def passes(rows_each: int) -> dict[str, float]:
+    def run_passes(rows_per_pass: int) -> dict[str, float]:
         totals: dict[str, float] = {}
-        for first in range(0, len(rows), rows_each):
-            loss, shares = terms(rows[first : first + rows_each])
+        for first in range(0, len(rows), rows_per_pass):
+            loss, shares = terms(rows[first : first + rows_per_pass])
             loss.backward()  # type: ignore[no-untyped-call]
             totals = {name: totals.get(name, 0.0) + float(x.detach()) for name, x in shares.items()}
         return totals
 
-    return size.fitting(passes, undo=partial(policy.zero_grad, set_to_none=True))
+    return size.run(run_passes, undo=partial(policy.zero_grad, set_to_none=True))

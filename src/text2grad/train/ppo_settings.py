@@ -1,4 +1,4 @@
-"""Settings of PPO, with the paper's choice available for each (docs/method.md). No torch."""
+"""Define the settings of PPO; docs/method.md names the paper's choice for each. No torch."""
 
 from __future__ import annotations
 
@@ -22,48 +22,50 @@ class PPOSettings(Settings):
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
     micro_batch_size: int = Field(default=64, ge=1, description="responses per forward pass")
     lr: float = Field(default=1e-6, gt=0, description="learning rate")
-    value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
-    schedule: Schedule = Field(default="constant", description="of the learning rate")
+    value_lr: float | None = Field(default=None, gt=0, description="learning rate of the value head; None: lr")
+    schedule: Schedule = Field(default="constant", description="schedule of the learning rate")
     advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
-        description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
-        " (paper); group: no values, the verdict against that of the other answers to its prompt, at every token,"
-        " and the returns of the spans",
+        description="returns: rewards to come, discounted by gamma x lam; gae: the same with a value function"
+        " (paper); group: the verdict compared with the other answers to the prompt, on every token, plus the"
+        " returns of the spans",
     )
     drop_equal_groups: bool = Field(
         default=False,
-        description="leave answers out of the loss where all answers to their prompt earned the same (DAPO); they"
-        " count as rollouts",
+        description="remove answers from the loss if all answers to their prompt earned the same (DAPO); they"
+        " still count as rollouts",
     )
     lost_groups: Literal["paid", "shared"] = Field(
         default="paid",
-        description="answers to one prompt that all have the same verdict below 0. paid: as any other; shared:"
-        " without the verdict, which tells none from another, and the poor words of an answer share -1 (where only"
-        " a verdict is paid: as any other)",
+        description="for prompts whose answers all have the same verdict below 0. paid: no special case; shared:"
+        " drop the verdict, which is identical across the group, and let the poor words of an answer share -1 (no"
+        " effect where only a verdict is paid)",
     )
     mask_truncated: bool = Field(
-        default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
+        default=False, description="remove answers cut at generation.max_new_tokens from the loss"
     )
     gamma: float = Field(
         default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
     )
-    lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
+    lam: float = Field(
+        default=0.95, ge=0, le=1, description="lambda of GAE; returns and group discount by gamma x lam"
+    )
     clip_high: float | None = Field(
-        default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: 0.2, as below 1"
+        default=None, gt=0, description="epsilon for ratios above 1; null: 0.2, as below 1"
     )
     value_warmup: int = Field(
         default=5, ge=0, description="steps that train only the value function (advantage gae)"
     )
     normalisation: Literal["none", "scale", "whiten"] = Field(
-        default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
+        default="scale", description="of advantages; scale: divide by their RMS; whiten: also subtract their mean"
     )
     kl: Literal["full", "k1", "k3"] = Field(
         default="k1",
-        description="k1, k3: estimated from the sampled token; full: over the whole vocabulary (paper), which as a"
-        " reward pulls no token back to the reference, docs/method.md",
+        description="k1, k3: estimates from the sampled token; full: over the whole vocabulary (paper), which as a"
+        " reward does not pull tokens back to the reference (docs/method.md)",
     )
     kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
-    kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
+    kl_target: float | None = Field(default=None, gt=0, description="mean KL per response; None: beta is fixed")
     max_failed: float = Field(
         default=0.5,
         ge=0,
@@ -80,14 +82,14 @@ class PPOSettings(Settings):
     heldout_every: int | None = Field(
         default=None,
         ge=1,
-        description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
-        " step; the best policy of them is handed over; null: none, and the last is",
+        description="steps between evaluations on held-out prompts, added to the metrics of a step; the run"
+        " returns the best policy; null: no evaluations, and the run returns the last policy",
         json_schema_extra=MAY_CHANGE,
     )
     keep_every: int | None = Field(
         default=None,
         ge=1,
-        description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
+        description="steps between saved policies, ppo/NAME/NAME-step-K; null: only the last is saved",
         json_schema_extra=MAY_CHANGE,
     )
 
@@ -115,20 +117,20 @@ class PPOSettings(Settings):
 
     @property
     def no_update_reason(self) -> str:
-        """Return why no step would change the policy; empty where one does."""
+        """The reason why no step would change the policy; empty if one does."""
         if self.warmup_steps < self.steps:
             return ""
         return (
             f"all ppo.steps ({self.steps}) would be warm-up of the value function (ppo.value_warmup"
-            f" {self.value_warmup}), so the policy would stay as it is"
+            f" {self.value_warmup}), so the policy would not change"
         )
 
 
 def refuse_greedy(generation: GenerationSettings) -> None:
-    """Refuse to train on answers that are not sampled.
+    """Refuse greedy sampling.
 
     Raises:
         UserError: the temperature is 0.
     """
     if generation.temperature <= 0:
-        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+        raise UserError("PPO needs a temperature above 0, because it samples", "set generation.temperature")

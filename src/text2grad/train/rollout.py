@@ -1,4 +1,4 @@
-"""One batch of experience: responses in words with their critiques, and the same in numbers."""
+"""Build one batch of experience: responses with their critiques, and the same batch in numbers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,17 @@ from text2grad.train.ppo_settings import PPOSettings
 
 @dataclass(frozen=True)
 class Responses:
-    """A batch of responses in words: prompts, samples, critiques, and the credit of each.
+    """A batch of B responses with their critiques and credit.
 
-    `aligned`, `credits` and `labels` are of the policy's own tokens, one number for each.
-    `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique
-    failed. `critic_tokens`: tokens that the critic read and wrote. `texts`: what the critic was
-    shown of each, a `Transcript` where others spoke.
+    Attributes:
+        examples: the prompts.
+        samples: the sampled ids.
+        aligned: the policy's own tokens of each response, aligned with its text.
+        judgements: the critiques, or failures.
+        credits: the reward of each token.
+        labels: +1, -1 or 0 for each token, by its spans; empty where the critique failed.
+        critic_tokens: number of tokens that the critic read and wrote.
+        texts: the text shown to the critic, a `Transcript` if there are other messages.
     """
 
     examples: list[Example]
@@ -48,17 +53,26 @@ class Responses:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """The same batch in numbers. All (B, T), response-aligned.
+    """A batch of responses in numbers; all tensors are (B, T) and response-aligned.
 
-    `learned`: the tokens that the loss is taken over. Those of failed critiques are never among
-    them, nor what `ppo.mask_truncated` or `ppo.drop_equal_groups` leaves out.
-
-    `ratio`: what `update` writes into it, pi now / `old_logp`'s in the last epoch; 0 where no pass
-    has read.
+    Attributes:
+        batch: token ids and the mask of response tokens.
+        loss_mask: the tokens that the loss covers: not those of failed critiques, nor those that
+            `ppo.mask_truncated` or `ppo.drop_equal_groups` removes.
+        delta: pseudo-rewards.
+        old_logp: log-probabilities under the policy that sampled the tokens.
+        ref_logp: log-probabilities under the reference.
+        ratio: pi / pi_old in the last epoch, written by `update`; 0 where no pass was made.
+        kl: KL to the reference.
+        entropy: of the policy.
+        values: V before each token.
+        rewards: delta - beta * kl.
+        advantages: constants of the policy loss.
+        returns: targets of the value function.
     """
 
     batch: TokenBatch
-    learned: Tensor
+    loss_mask: Tensor
     delta: Tensor
     old_logp: Tensor
     ref_logp: Tensor
@@ -71,13 +85,13 @@ class Rollout:
     returns: Tensor
 
 
-def draws_of(seed: int, step: int, rows: int, tokens: int) -> Tensor:
-    """Return random numbers (rows, tokens); those of a row depend on seed, step and row alone."""
+def random_numbers(seed: int, step: int, rows: int, tokens: int) -> Tensor:
+    """Return random numbers (rows, tokens); a row depends on seed, step and row number only."""
     numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows)]
     return torch.from_numpy(np.stack(numbers))
 
 
-def respond(
+def sample_responses(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
     generation: GenerationSettings,
@@ -85,8 +99,9 @@ def respond(
     make: MakeEnvironment | None = None,
     examples: Sequence[Example] = (),
 ) -> list[Sample]:
-    """One sampled response per prompt; `draws` as in `generate`. With `make` an episode for each of
-    the examples.
+    """Sample one response per prompt, or with an environment one episode per example.
+
+    `draws` are the random numbers of `policy.generate.generate`.
 
     Raises:
         FloatingPointError: the policy's probabilities are not finite.
@@ -95,18 +110,18 @@ def respond(
         if make is not None:
             return play(policy, examples, make, generation, draws)
         return generate(policy, prompts, generation, draws=draws)
-    except NotFinite as error:  # the run names its own cure, which depends on its settings
+    except NotFinite as error:  # the run adds its own cure, which depends on its settings
         raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
-def packed(policy: Policy, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> TokenBatch:
-    """Samples behind their prompts; an episode begins behind what it was asked first."""
-    begun = [sample.prompt or prompt for sample, prompt in zip(samples, prompts, strict=True)]
-    return policy.pack(begun, [each.ids for each in samples], [each.mask for each in samples])
+def pack_samples(policy: Policy, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> TokenBatch:
+    """Pack samples after their prompts; an episode has its own first prompt."""
+    starts = [sample.prompt or prompt for sample, prompt in zip(samples, prompts, strict=True)]
+    return policy.pack(starts, [sample.ids for sample in samples], [sample.mask for sample in samples])
 
 
-def merge(parts: Sequence[Responses]) -> Responses:
-    """Parts of a batch that were judged apart, as one batch."""
+def merge_responses(parts: Sequence[Responses]) -> Responses:
+    """Concatenate parts of a batch that were judged separately."""
     columns = {item.name: [getattr(part, item.name) for part in parts] for item in fields(Responses)}
     tokens = sum(columns.pop("critic_tokens"))
     return Responses(
@@ -121,26 +136,29 @@ def judge(
     critic: Critic,
     settings: CreditSettings,
 ) -> Responses:
-    """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
-    read = [words_and_tokens(table, *each) for each in zip(examples, samples, strict=True)]
-    texts, aligned = [words for words, _ in read], [tokens for _, tokens in read]
-    before = count_critic_tokens(critic)
-    critiques = get_judgements(critic, examples, texts)
-    judgements = [require_score(each, settings) for each in critiques]
-    credits = [  # one delta per token; none for a failure, which is no score of 0
-        credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.zero(item)
-        for judgement, item in zip(judgements, aligned, strict=True)
-    ]
-    labels = [
-        np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item)
-        for each, item in zip(judgements, aligned, strict=True)
-    ]
-    tokens = count_critic_tokens(critic) - before
-    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens, texts)
+    """Critique the text of the sampled ids, and turn the spans into credit for these ids."""
+    decoded = [words_and_tokens(table, *pair) for pair in zip(examples, samples, strict=True)]
+    texts, aligned = [text for text, _ in decoded], [tokens for _, tokens in decoded]
+    tokens_before = count_critic_tokens(critic)
+    judgements = [require_score(item, settings) for item in get_judgements(critic, examples, texts)]
+    credits, labels = [], []
+    for judgement, tokens in zip(judgements, aligned, strict=True):
+        if isinstance(judgement, Failure):  # no credit; a failure is not a score of 0
+            credits.append(Credit.zero(tokens))
+            labels.append(np.zeros(0, np.int8))
+        else:
+            credits.append(credit(judgement, tokens, settings))
+            labels.append(token_labels(judgement.spans, tokens))
+    critic_tokens = count_critic_tokens(critic) - tokens_before
+    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, critic_tokens, texts)
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
-    """Stop when more than a share `limit` of the critiques failed."""
+    """Refuse to train if more than a share `limit` of the critiques failed.
+
+    Raises:
+        CritiquesFailed: names the first failure.
+    """
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
     if len(failures) > limit * len(judgements):
         raise CritiquesFailed(
@@ -151,28 +169,27 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
 
 
 def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
-    """Stop before an update on numbers that are not finite, or more than `limit` nats a token from
-    the reference.
+    """Refuse an update on numbers that are not finite, or with a KL above `limit` nats a token.
 
     Raises:
-        FloatingPointError: names the columns, or says how far.
+        FloatingPointError: names the columns, or the KL.
     """
     columns = ("old_logp", "kl", "values", "rewards", "advantages", "returns")
     wrong = [name for name in columns if not getattr(rollout, name).isfinite().all()]
     if wrong:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
-    far = float(adv.masked_mean(rollout.kl, rollout.batch.mask))
-    if limit is not None and far > limit:
+    kl = float(adv.masked_mean(rollout.kl, rollout.batch.mask))
+    if limit is not None and kl > limit:
         raise FloatingPointError(
-            f"the policy has diverged, {far:.1f} nats a token from its reference (ppo.max_kl {limit:g})"
+            f"the policy has diverged, {kl:.1f} nats a token from its reference (ppo.max_kl {limit:g})"
         )
 
 
 class PolicyStats(NamedTuple):
-    """Policy and reference statistics of a batch, independent of the critic.
+    """Policy and reference statistics of a batch, which need no critic.
 
-    Log-probabilities of policy and reference, KL, entropy and values (B, T), 0 outside the mask,
-    and the values after the responses (B,).
+    Log-probabilities, KL, entropy and values are (B, T), 0 outside the mask. `last_value` (B,) is
+    the value after each response.
     """
 
     logp: Tensor
@@ -183,19 +200,19 @@ class PolicyStats(NamedTuple):
     last_value: Tensor
 
 
-def measure(
+def measure_policy(
     policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
 ) -> PolicyStats:
-    """Policy and reference statistics of a batch."""
+    """Return the policy and reference statistics of a batch."""
     size = size or PassSize(settings.micro_batch_size)
     device = batch.mask.device
     logp, ref_logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(5))
     last_value = torch.zeros(len(batch.mask), device=device)
     stats = PolicyStats(logp, ref_logp, kl, entropy, values, last_value)
 
-    def fill(rows_each: int) -> None:
+    def fill(rows_per_pass: int) -> None:
         index = torch.arange(len(batch.mask), device=device)
-        for rows in batch.passes(index, rows_each, grouped=policy.reader.shares):
+        for rows in batch.passes(index, rows_per_pass, grouped=policy.reader.shares):
             part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
             for name in ("logp", "ref_logp", "kl", "entropy"):
@@ -204,55 +221,61 @@ def measure(
             stats.last_value[rows] = output.last_value
 
     with policy.evaluating():
-        size.fitting(fill, undo=lambda: None)
+        size.run(fill, undo=lambda: None)
     return stats
 
 
-def gains_of(credits: Sequence[Credit], size: int) -> Tensor:
-    """(B,), what each response is worth beside the `size` to its prompt; NaN, which is compared
-    with nothing, where it has no verdict and another to that prompt has one."""
-    gains = torch.tensor([item.group_score for item in credits])
-    known = torch.tensor([item.verdict is not None for item in credits])
-    beside = known.view(-1, size).any(dim=1, keepdim=True).expand(-1, size).reshape(-1)
-    return gains.masked_fill(beside & ~known, math.nan)
+def group_scores(credits: Sequence[Credit], size: int) -> Tensor:
+    """Return the score that each response brings to its group of `size`, (B,).
+
+    NaN, which is compared with nothing, for responses without a verdict in a group where others
+    have one: sums of word rewards and verdicts have different units.
+    """
+    scores = torch.tensor([item.group_score for item in credits])
+    has_verdict = torch.tensor([item.verdict is not None for item in credits])
+    group_has_verdict = has_verdict.view(-1, size).any(dim=1, keepdim=True).expand(-1, size).reshape(-1)
+    return scores.masked_fill(group_has_verdict & ~has_verdict, math.nan)
 
 
-def score(
+def build_rollout(
     batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
-    """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of
-    the KL."""
-    # (B,) each: whose critique failed, and who was cut at max_new_tokens.
-    failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
-    cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
-    judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
-    # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
-    delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
-    words = on_own_tokens([item.word_rewards for item in responses.credits], batch.mask)
-    gains = gains_of(responses.credits, settings.samples_per_prompt).to(batch.mask.device)
+    """Return rewards and advantages of a batch under the policy that sampled it.
+
+    `coefficient` is beta, the weight of the KL.
+    """
+    size, device = settings.samples_per_prompt, batch.mask.device
+    failed = torch.tensor([isinstance(item, Failure) for item in responses.judgements], device=device)  # (B,)
+    truncated = torch.tensor([sample.truncated for sample in responses.samples], device=device)  # (B,)
+    judged_mask = batch.mask & ~failed[:, None]  # (B, T)
+    # (B, T) each; word_rewards are delta without the verdicts.
+    delta = scatter_to_tokens([item.delta for item in responses.credits], batch.mask)
+    word_rewards = scatter_to_tokens([item.word_rewards for item in responses.credits], batch.mask)
+    scores = group_scores(responses.credits, size).to(device)
     if settings.lost_groups == "shared":
-        lost = adv.in_failed_groups(gains, judged, settings.samples_per_prompt)
-        lost &= torch.tensor([not item.by_score for item in responses.credits], device=lost.device)
-        delta, words = adv.share_blame(delta, words, lost)
-    bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
+        all_failed = adv.in_failed_groups(scores, judged_mask, size)
+        all_failed &= torch.tensor([not item.by_score for item in responses.credits], device=device)
+        delta, word_rewards = adv.share_blame(delta, word_rewards, all_failed)
+    # A truncated response would have earned more; a finished one ends with value 0.
+    bootstrap = torch.where(truncated, stats.last_value, 0)
     estimate = adv.estimate_advantages(
         settings.advantage,
-        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
+        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged_mask),
         gamma=settings.gamma,
         lam=settings.lam,
         normalisation=settings.normalisation,
-        group=adv.GroupTerms(gains, words, settings.samples_per_prompt),
+        group=adv.GroupTerms(scores, word_rewards, size),
     )
-    # A truncated answer still counts in the mean of its group; here it leaves the loss and its
-    # token mean.
-    counted = torch.ones_like(cut)  # (B,)
+    # Responses are removed after the estimate: a truncated one still counts in its group's mean,
+    # but not in the loss and its denominator.
+    in_loss = torch.ones_like(truncated)  # (B,)
     if settings.drop_equal_groups:
-        counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
+        in_loss &= adv.in_unequal_groups(scores, judged_mask, size)
     if settings.mask_truncated:
-        counted &= ~cut
+        in_loss &= ~truncated
     return Rollout(
         batch=batch,
-        learned=judged & counted[:, None],
+        loss_mask=judged_mask & in_loss[:, None],
         delta=delta,
         old_logp=stats.logp,
         ref_logp=stats.ref_logp,
@@ -266,24 +289,23 @@ def score(
     )
 
 
-def on_own_tokens(numbers: Sequence[NDArray[np.generic]], mask: Tensor) -> Tensor:
-    """One number for each of the policy's own tokens, put where these stand, float32 (B, T); 0
-    elsewhere.
+def scatter_to_tokens(numbers: Sequence[NDArray[np.generic]], mask: Tensor) -> Tensor:
+    """Place one number per policy token where `mask` (B, T) is True, float32 (B, T), else 0.
 
-    Rows without numbers (labels of a failed critique) are 0.
+    A row without numbers (labels of a failed critique) stays 0.
 
     Raises:
         ValueError: a row has more or fewer numbers than tokens.
     """
-    spread = torch.zeros(mask.shape)
-    for row, (each, own) in enumerate(zip(numbers, mask.cpu(), strict=True)):
-        if len(each):
-            spread[row, own] = torch.from_numpy(each.astype(np.float32))
-    return spread.to(mask.device)
+    scattered = torch.zeros(mask.shape)
+    for index, (row, row_mask) in enumerate(zip(numbers, mask.cpu(), strict=True)):
+        if len(row):
+            scattered[index, row_mask] = torch.from_numpy(row.astype(np.float32))
+    return scattered.to(mask.device)
 
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
-    """Some rows of a rollout, without the columns that are padding in all of them."""
+    """Return some rows of a rollout, without columns that are padding in all of them."""
     batch = rollout.batch.rows(rows).trimmed()
     tensors = {name: x[rows, : batch.width] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
     return replace(rollout, batch=batch, **tensors)

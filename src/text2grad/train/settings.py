@@ -1,7 +1,4 @@
-"""Settings of the training loops, with the paper's choice available for each (docs/method.md).
-
-Plain settings; importing this module imports no torch.
-"""
+"""Define the settings of supervised training (docs/method.md). No torch."""
 
 from __future__ import annotations
 
@@ -16,13 +13,15 @@ ADAMW = "adamw"
 
 
 class SupervisedSettings(Settings):
-    """Training on a fixed set of examples. What all of it shares is
-    `durable.settings.CourseSettings`."""
+    """Settings of training on a fixed set of examples.
+
+    Settings shared by all stages are in `durable.settings.CourseSettings`.
+    """
 
     epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
     micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
-    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
+    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
 
 
 def _known_optimizer(name: str) -> str:
@@ -30,8 +29,7 @@ def _known_optimizer(name: str) -> str:
 
 
 class NextTokenSettings(SupervisedSettings):
-    """Masked next-token training: SFT on responses, and the reward model on z (paper, section
-    3.4)."""
+    """Settings of next-token training: SFT on responses, the reward model on z (section 3.4)."""
 
     optimizer: Annotated[str, AfterValidator(_known_optimizer)] = Field(
         default=ADAMW, description="adamw, or module:name of a function (model, lr, weight_decay) -> optimizer"
@@ -39,17 +37,17 @@ class NextTokenSettings(SupervisedSettings):
 
 
 class SFTSettings(NextTokenSettings):
-    """Fine-tuning on reference answers."""
+    """Settings of fine-tuning on reference answers."""
 
     least_loss: float | None = Field(
         default=None,
         gt=0,
-        description="loss in nats a token, mean over a quarter of a pass, below which training ends: after more of"
-        " it samples would hardly differ, and leave little to compare; null: all passes",
+        description="training ends once the mean loss over a quarter of a pass is below this, in nats a token:"
+        " beyond it samples would hardly differ, with little to compare; null: all passes",
     )
 
 
 class OfflineSettings(SupervisedSettings):
-    """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
+    """Settings of training on annotated answers, without sampling (`train --offline`)."""
 
     epochs: float = Field(default=3.0, gt=0, description="passes over the answers")

@@ -1,5 +1,4 @@
-"""Supervised fine-tuning: next-token loss on the answer alone (paper, section 3.4 for the reward
-model).
+"""Fine-tune on pairs by the next-token loss on the answer (paper, section 3.4: the reward model).
 
 The same loop trains the SFT policy on responses and the reward model on z = [critique ; span map].
 """
@@ -34,23 +33,25 @@ from text2grad.policy.heads.head import (
 )
 from text2grad.policy.load import add_head
 from text2grad.policy.model import Policy
-from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
-from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches, supervised_identity
+from text2grad.train.optimizers import add_master_weights, clip_gradient, learning_rate_factor, refuse_float16
+from text2grad.train.pairs import E, EncodedPair, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import ADAMW, NextTokenSettings, SupervisedSettings
 from text2grad.train.watch.steps import LossFloor
 
 CHECKPOINT_EVERY = 200
-"""Steps, where a run does not say."""
+"""Steps between checkpoints, unless the run sets them."""
 DIVERGED = 2.0
-"""A loss this many times that of guessing among all tokens stops the run."""
+"""A loss this many times that of a uniform guess stops the run."""
 
 
 class Heads(NamedTuple):
-    """What is learned beside the words (`policy.heads`), and saved with the policy.
+    """The heads trained and saved with the policy (`policy.heads`).
 
-    `label_weight` is that of the label head's loss on marked texts; 0: no such head. `verdicts`: a
-    head learns the scores of the pairs. `spans`: the label head marks the spans.
+    Attributes:
+        label_weight: weight of the label head's loss on marked texts; 0: no label head.
+        verdicts: a head learns the scores of the pairs.
+        spans: the label head marks the spans, as a tagger.
     """
 
     label_weight: float = 0.0
@@ -58,7 +59,7 @@ class Heads(NamedTuple):
     spans: bool = False
 
 
-WORDS_ALONE = Heads()
+NO_HEADS = Heads()
 
 
 def train_supervised(
@@ -68,36 +69,36 @@ def train_supervised(
     options: RunOptions,
     section: str = "sft",
     stopping: LossFloor | None = None,
-    heads: Heads = WORDS_ALONE,
+    heads: Heads = NO_HEADS,
 ) -> dict[str, float]:
-    """Train in place and write the policy to the run's folder.
+    """Train `policy` in place on pairs, and write it to the run's folder.
 
-    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit
-    for bit.
+    An unfinished run in the folder is resumed; on one CPU the result equals that of an
+    uninterrupted run bit for bit.
 
     Args:
-        policy: what is trained.
-        pairs: what it learns to answer.
+        policy: the model to train.
+        pairs: conversations and the answers to learn.
         settings: of the training.
-        options: the place and manner of the run.
-        section: where the user finds `settings`.
-        stopping: when the run may end early.
-        heads: what is learnt beside the answer.
+        options: folder, seed and checkpoints of the run.
+        section: the section of the configuration that has `settings`, for messages.
+        stopping: ends the run early once the loss is low enough.
+        heads: the heads to train with the policy.
 
     Returns:
-        The last metrics.
+        The metrics of the last step.
 
     Raises:
-        UserError: there is nothing to train on, a pair does not fit the context, the loss is not
-            finite or that of a model which has diverged, or what `durable.run.Run` refuses.
+        UserError: there are no pairs, a pair does not fit the context, the loss is not finite or
+            has diverged, or an error of `durable.run.Run`.
     """
-    refuse_nothing(pairs, options)
+    refuse_empty(pairs, options)
     encoded = encode_pairs(policy, pairs)
     labels: Literal["span_head", "label_head"] = "span_head" if heads.spans else "label_head"
     objective = Objective(
         identity=supervised_identity(policy, settings, section, data_identity(policy, pairs, heads)),
         gradient=partial(accumulate_gradient, policy, label_weight=heads.label_weight),
-        described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
+        describe=partial(describe_items, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
             *([add_head(policy, labels, STEP_OF_LABELS)] if heads.label_weight else []),
@@ -105,13 +106,13 @@ def train_supervised(
         ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))
-    metrics = descend(policy, batches, objective, settings, options, section, stopping)
+    metrics = train_batches(policy, batches, objective, settings, options, section, stopping)
     policy.continued = True
     return metrics
 
 
-def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = WORDS_ALONE) -> dict[str, str]:
-    """Digests of the pairs, and what is learned from them beside the answers, by name."""
+def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = NO_HEADS) -> dict[str, str]:
+    """Return digests of the pairs and the choice of heads, by name."""
     turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
         "the training pairs": hash_data(policy, map(str, pairs), turns),
@@ -122,31 +123,37 @@ def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = WORDS_AL
 
 
 def refuse_not_finite(metrics: dict[str, float]) -> None:
-    """Stop before a step on a loss or gradient that is not finite."""
+    """Refuse a step whose loss or gradient is not finite.
+
+    Raises:
+        FloatingPointError: a metric is not finite.
+    """
     if not math.isfinite(sum(metrics.values())):
         raise FloatingPointError("the loss is not finite, no parameter was changed by it")
 
 
 @dataclass(frozen=True)
 class Objective(Generic[E]):
-    """What a supervised run minimises, over batches of any kind.
+    """The loss that a supervised run minimises, over batches of any kind.
 
-    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them.
-    `described` gives the batch of a step as text, to be written when a number is not finite.
-    `check` raises FloatingPointError for metrics that forbid a step. `dropout`: whether it is on.
-    `heads` are trained with the policy, each by its own optimizer. `identity`: what the run depends
-    on.
+    Attributes:
+        identity: the inputs of the run, by name.
+        gradient: adds a batch's gradient to the policy's and returns its metrics with `loss`.
+        describe: yields the batch of a step as records, written when a number is not finite.
+        check: raises FloatingPointError for metrics that forbid a step.
+        dropout: True if dropout is on.
+        heads: trained with the policy, each by its own optimizer.
     """
 
     identity: Mapping[str, str]
     gradient: Callable[[Sequence[E], PassSize], dict[str, float]]
-    described: Callable[[int, Sequence[E]], Iterator[dict[str, Any]]]
+    describe: Callable[[int, Sequence[E]], Iterator[dict[str, Any]]]
     check: Callable[[dict[str, float]], None] = refuse_not_finite
     dropout: bool = True
     heads: Sequence[Head] = ()
 
 
-def descend(
+def train_batches(
     policy: Policy,
     batches: Sequence[Sequence[E]],
     objective: Objective[E],
@@ -155,12 +162,11 @@ def descend(
     section: str,
     stopping: LossFloor | None = None,
 ) -> dict[str, float]:
-    """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the
-    policy in place.
+    """Take one gradient step per batch, in a run's folder; return the metrics of the last step.
 
     Raises:
-        UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run`
-            refuses.
+        UserError: the loss is not finite, the objective's check failed, or an error of
+            `durable.run.Run`.
     """
     optimizers = [
         make_optimizer(policy, settings, options.course.weight_decay),
@@ -177,7 +183,7 @@ def descend(
     with Run(options, len(batches), training, identity, cures, CHECKPOINT_EVERY) as run:
         policy.train(objective.dropout)
         for step, batch in run.steps(batches):
-            with run.guard_step(partial(objective.described, step, batch)):
+            with run.guard_step(partial(objective.describe, step, batch)):
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
@@ -189,7 +195,7 @@ def descend(
             if stopping:
                 stopping.note(metrics["loss"])
             run.record_metrics(step, metrics)
-            if stopping and stopping.over:
+            if stopping and stopping.reached:
                 break
         if stopping:
             metrics["steps"] = step + 1
@@ -205,66 +211,71 @@ def optimizer_name(settings: SupervisedSettings) -> str:
 def make_optimizer(
     policy: Policy, settings: SupervisedSettings, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
-    """Make the optimizer that the settings name, over all that the policy trains.
+    """Make the optimizer of the settings over all trained parameters, with master weights.
 
     Raises:
         UserError: the policy is in float16, or there is no such optimizer.
     """
     refuse_float16(policy)
     optimizer = plain_optimizer(policy, settings, weight_decay)
-    keep_masters(optimizer, policy)
+    add_master_weights(optimizer, policy)
     return optimizer
 
 
 def plain_optimizer(policy: Policy, settings: SupervisedSettings, weight_decay: float) -> torch.optim.Optimizer:
-    """The same, stepping the parameters as they are."""
+    """Make the optimizer of the settings without master weights."""
     if (name := optimizer_name(settings)) != ADAMW:
         make = load_named("optimizer", name, kinds=(FunctionType,))
-        own: torch.optim.Optimizer = call_user_code(
+        optimizer: torch.optim.Optimizer = call_user_code(
             "return a torch optimizer", make, policy.model, settings.lr, weight_decay
         )
-        return own
+        return optimizer
     weights = policy.policy_parameters()
     return torch.optim.AdamW(weights, lr=settings.lr, weight_decay=weight_decay, fused=True)
 
 
-def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
-    """Raises UserError: there is no data."""
+def refuse_empty(data: Sequence[object], options: RunOptions) -> None:
+    """Refuse to train without data.
+
+    Raises:
+        UserError: `data` is empty.
+    """
     if not data:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 
 
 def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
-    """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a
-    token)."""
+    """Refuse a step whose loss is not finite or far above that of `guessing` (nats a token).
+
+    Raises:
+        FloatingPointError: the training has diverged.
+    """
     refuse_not_finite(metrics)
     if metrics["loss"] > DIVERGED * guessing:
         raise FloatingPointError(
-            f"the training has diverged: a loss of {metrics['loss']:.1f} a token, and guessing has {guessing:.1f}"
+            f"the training has diverged: the loss is {metrics['loss']:.1f} a token, that of guessing {guessing:.1f}"
         )
 
 
-def in_words(
-    policy: Policy, loss_of: Callable[[E], Tensor], step: int, batch: Sequence[E]
+def describe_items(
+    policy: Policy, compute_loss: Callable[[E], Tensor], step: int, batch: Sequence[E]
 ) -> Iterator[dict[str, Any]]:
-    """Each item of a batch as text, with its loss under the present weights; None: it is not
-    finite."""
+    """Yield each item of a batch as text with its present loss, None if that is not finite."""
     for item in batch:
         with policy.evaluating():
-            loss = float(loss_of(item))
+            loss = float(compute_loss(item))
         texts = {name: policy.tokenizer.decode(ids) for name, ids in item.parts.items()}
         yield {"step": step, "loss": loss if math.isfinite(loss) else None, **texts}
 
 
 def accumulate_gradient(
-    policy: Policy, batch: Sequence[Encoded], size: PassSize, label_weight: float = 0.0
+    policy: Policy, batch: Sequence[EncodedPair], size: PassSize, label_weight: float = 0.0
 ) -> dict[str, float]:
-    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share
-    a pass.
+    """Add the gradient of the batch's weighted token-mean loss to the policy's; return the loss.
 
-    With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as
-    `label_loss`; where the policy has a score head that over the answers with a score, as
-    `score_loss`.
+    With `label_weight`, the mean loss of the label head over labelled prompt tokens is added and
+    returned as `label_loss`. With a score head, its mean loss over answers with a score is added
+    and returned as `score_loss`.
     """
     ordered = sorted(batch, key=lambda item: item.tokens)
     # Denominators of the whole batch, so that the size of a pass changes nothing.
@@ -272,7 +283,7 @@ def accumulate_gradient(
     labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))  # tokens
     scored = max(1, sum(item.score is not None for item in batch))  # answers
 
-    def terms(items: Sequence[Encoded]) -> tuple[Tensor, dict[str, Tensor]]:
+    def terms(items: Sequence[EncodedPair]) -> tuple[Tensor, dict[str, Tensor]]:
         sums = _loss_sums(policy, items, label_weight > 0)
         shares = {"loss": sums.loss / tokens}
         total = shares["loss"]
@@ -288,15 +299,14 @@ def accumulate_gradient(
 
 
 class _Sums(NamedTuple):
-    """Summed losses: of the answers' tokens, of the labels of the prompts' tokens, and of the
-    scores."""
+    """Summed losses of answer tokens, of labels of prompt tokens, and of scores; scalars."""
 
     loss: Tensor
     labels: Tensor | None
     scores: Tensor | None
 
 
-def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = False) -> _Sums:
+def _loss_sums(policy: Policy, items: Sequence[EncodedPair], with_labels: bool = False) -> _Sums:
     batch = policy.pack([item.prompt for item in items], [item.target for item in items])
     weights = torch.zeros(batch.mask.shape)  # (B, T)
     for row, item in enumerate(items):
@@ -305,13 +315,15 @@ def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = Fal
     labels = _label_loss(policy, items, batch, output.layers) if with_labels else None
     scores = None
     if policy.score_head is not None:
-        known = [math.nan if item.score is None else item.score for item in items]
-        scores = verdict_loss(policy.score_head, output.before, torch.tensor(known, device=policy.device))
+        targets = [math.nan if item.score is None else item.score for item in items]  # (B,), NaN: no target
+        scores = verdict_loss(policy.score_head, output.before, torch.tensor(targets, device=policy.device))
     return _Sums(-(output.logp * weights.to(policy.device)).sum(), labels, scores)
 
 
-def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:
-    labels = torch.full(batch.input_ids.shape, UNLABELLED)  # (B, P+T)
+def _label_loss(
+    policy: Policy, items: Sequence[EncodedPair], batch: TokenBatch, layers: Sequence[Tensor]
+) -> Tensor:
+    labels = torch.full(batch.input_ids.shape, UNLABELLED)  # (B, P + T)
     width = batch.input_ids.shape[1] - batch.width  # P, the padded length of the prompts
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)

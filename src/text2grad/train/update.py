@@ -1,5 +1,4 @@
-"""Gradient steps on one rollout: epochs of mini-batches on the clipped objective (paper, Algorithm
-4)."""
+"""Take the gradient steps on one rollout: epochs of mini-batches (paper, Algorithm 4)."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import Rollout, take_rows
 
 CLIP, VALUE_CLIP, VALUE_COEFFICIENT = 0.2, 0.2, 0.1
-"""Epsilon of the policy ratio, the most a value may move in one batch, and the weight of the value
-loss (paper)."""
+"""Epsilon of the ratio, largest change of a value per batch, weight of the value loss (paper)."""
 KL_HORIZON = 10_000
-"""Responses over which the KL coefficient adapts."""
+"""Number of responses over which the KL coefficient adapts."""
 
 
 def update(
@@ -33,10 +31,9 @@ def update(
     warming: bool,
     size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Epochs of mini-batches over one rollout; returns the mean terms of the loss, and fills
-    `rollout.ratio`.
+    """Make epochs of mini-batches over one rollout; return the mean loss terms.
 
-    While `warming`, only the value function learns.
+    Fills `rollout.ratio`. While `warming`, only the value function learns.
 
     Raises:
         FloatingPointError: the gradient is not finite.
@@ -46,12 +43,12 @@ def update(
     updates = 0
     for _ in range(settings.epochs):
         rollout.ratio.zero_()
-        shuffled = torch.randperm(len(rollout.learned), device=rollout.learned.device)  # the batch's rows
+        shuffled = torch.randperm(len(rollout.loss_mask), device=rollout.loss_mask.device)  # (B,)
         for index in shuffled.tensor_split(settings.mini_batches):
-            if not rollout.learned[index].any():
-                continue  # all critiques of this mini-batch failed: no step
+            if not rollout.loss_mask[index].any():
+                continue  # for example, all critiques of this mini-batch failed
             terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, size)
-            terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
+            terms["grad_norm"] = apply_gradient(policy, optimizers, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
             updates += 1
     return {name: value / max(1, updates) for name, value in totals.items()}
@@ -66,19 +63,17 @@ def accumulate_gradient(
     warming: bool,
     size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its
-    loss."""
-    learned = rollout.learned[index]  # (b, T)
-    # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
-    tokens = float(learned.sum())
-    # The rows of the mini-batch, short responses first.
+    """Add the gradient of the rows `index` (b,) to the policy's; return the loss terms."""
+    # One denominator for the whole mini-batch, so the size of a pass does not change the gradient.
+    tokens = float(rollout.loss_mask[index].sum())
+    # The rows of the mini-batch, short responses first: the rows of a pass need little padding.
     (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)
         columns = loss_terms(policy, part, settings, temperature, warming)
         rollout.ratio[rows, : part.batch.width] = columns.pop("ratio")
-        shares = {name: losses.average(term, part.learned, "token", tokens) for name, term in columns.items()}
+        shares = {name: losses.average(term, part.loss_mask, "token", tokens) for name, term in columns.items()}
         value_share = VALUE_COEFFICIENT * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + value_share, shares
 
@@ -92,17 +87,16 @@ def loss_terms(
     temperature: float,
     warming: bool = False,
 ) -> dict[str, Tensor]:
-    """The terms of the objective per token (B, T): policy and value, and what is recorded beside
-    them.
+    """Return the loss terms per token, (B, T) each: policy loss, value loss, and diagnostics.
 
-    `policy` is a `Policy`, or reads a batch as one does.
+    `policy` is a `Policy`, or a function with the same arguments and results.
     """
     output = policy(part.batch, temperature, fixed=warming, valued=settings.valued)
-    logp = output.logp  # (B, T), under the weights as they are now
+    logp = output.logp  # (B, T), under the present weights
     policy_loss, clipped = losses.policy_loss(
-        logp, part.old_logp, part.advantages, part.learned, CLIP, settings.clip_high
+        logp, part.old_logp, part.advantages, part.loss_mask, CLIP, settings.clip_high
     )
-    value_clip = math.inf if warming else VALUE_CLIP  # a new head is far from its returns
+    value_clip = math.inf if warming else VALUE_CLIP  # a new head starts far from the returns
     ratio = (logp - part.old_logp).detach().exp()
     return {
         "policy_loss": policy_loss,
@@ -113,12 +107,11 @@ def loss_terms(
     }
 
 
-def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:
-    """Clip, step, clear; returns the norm before clipping. A gradient that is not finite changes
-    nothing.
+def apply_gradient(policy: Policy, optimizers: Optimizers, warming: bool) -> float:
+    """Clip the gradient, step, and clear; return the norm before clipping.
 
     Raises:
-        FloatingPointError: the gradient is not finite.
+        FloatingPointError: the gradient is not finite; no parameter was changed.
     """
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
     norm = clip_gradient(trained)
@@ -133,8 +126,11 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
 
 
 def next_coefficient(coefficient: float, kl: float, settings: PPOSettings) -> float:
-    """The adaptive controller (Ziegler et al. 2019) on the mean KL of a sequence; fixed without a
-    target."""
+    """Return the next KL coefficient; fixed without `kl_target`.
+
+    The adaptive controller is that of Ziegler et al. 2019. `kl` is the mean KL of a response,
+    summed over its tokens.
+    """
     if settings.kl_target is None:
         return coefficient
     return adv.adaptive_kl(coefficient, kl, settings.kl_target, KL_HORIZON, settings.rollouts)

@@ -111,14 +111,14 @@ def canned_steps(batches: Sequence[Sequence[Sample]], advantages: list[Tensor]) 
         return torch.from_numpy(np.random.default_rng([0, *divmod(place, permuted.epochs)]).permutation(count))  # type: ignore[attr-defined]
 
     permuted.epochs = canned_steps.epochs  # type: ignore[attr-defined]
-    scored = told(ppo.score)
+    scored = told(ppo.build_rollout)
     with (
         mock.patch.object(Learner, "sample", local_sample),
         mock.patch.object(RecipeTrainer, "_sample", trl_sample),
         mock.patch("text2grad.train.update.torch.randperm", permuted),
         mock.patch.object(ppo, "make_optimizers", sgd),
         mock.patch.object(trl_run, "make_args", with_sgd(trl_run.make_args)),
-        mock.patch("text2grad.train.ppo.score", scored),
+        mock.patch("text2grad.train.ppo.build_rollout", scored),
         mock.patch("text2grad.engines.trl.trainer.score", scored),
     ):
         yield

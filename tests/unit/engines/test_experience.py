@@ -22,12 +22,12 @@ from text2grad.train.rollout import (
     PolicyStats,
     Responses,
     Rollout,
-    draws_of,
+    build_rollout,
     judge,
-    measure,
-    packed,
-    respond,
-    score,
+    measure_policy,
+    pack_samples,
+    random_numbers,
+    sample_responses,
 )
 from tiny_runs import Halves, Talker, ending, tiny_model
 
@@ -58,13 +58,13 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 def local(policy: Policy, settings: PPOSettings, plays: bool) -> tuple[Responses, Rollout, PolicyStats]:
     """What the local loop makes of a batch."""
     prompts = encode_prompts(policy.tokenizer, ASKED, policy.context, GENERATION.max_new_tokens)
-    draws = draws_of(0, 0, len(ASKED), 12)
-    samples = respond(policy, prompts, GENERATION, draws, Talker if plays else None, ASKED)
-    batch = packed(policy, prompts, samples)
+    draws = random_numbers(0, 0, len(ASKED), 12)
+    samples = sample_responses(policy, prompts, GENERATION, draws, Talker if plays else None, ASKED)
+    batch = pack_samples(policy, prompts, samples)
     table = TokenTable(policy.tokenizer)
     responses = judge(ASKED, samples, table, HalvesButOne(), CreditSettings())
-    stats = measure(policy, batch, settings, 1.0)
-    return responses, score(batch, responses, stats, settings, settings.kl_coefficient), stats
+    stats = measure_policy(policy, batch, settings, 1.0)
+    return responses, build_rollout(batch, responses, stats, settings, settings.kl_coefficient), stats
 
 
 def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats) -> list[Trajectory]:
@@ -125,8 +125,8 @@ def test_a_lost_trajectory_teaches_nothing(policy: Policy) -> None:
     batch = through_an_engine(*local(policy, ppo, False))
     batch[5] = lost(2, ASKED[5], policy.tokenizer.eos_token_id)
     responses, rollout = scored(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), 0.1)
-    assert isinstance(responses.judgements[5], Failure) and not rollout.learned[5].any()
-    assert rollout.learned[:4].any(dim=1).all()
+    assert isinstance(responses.judgements[5], Failure) and not rollout.loss_mask[5].any()
+    assert rollout.loss_mask[:4].any(dim=1).all()
 
 
 def test_too_many_failures_stop_the_run(policy: Policy) -> None:

@@ -13,7 +13,7 @@ from text2grad.errors import UserError
 from text2grad.stages.intake import run_import
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
-from text2grad.train.watch.steps import variety_watched
+from text2grad.train.watch.steps import check_variety
 
 SURE = {"same_answers": 1.0, "entropy": 0.003}
 
@@ -36,7 +36,7 @@ def test_the_first_step_of_a_policy_with_one_answer_stops_the_run(
     refused: str,
     line: str,
 ) -> None:
-    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", samples).ppo)
+    look = check_variety(small_config(tmp_path, "--ppo.samples_per_prompt", samples).ppo)
     assert look is not None
     with pytest.raises(UserError, match=refused) if refused else nullcontext():
         look(0, metrics)

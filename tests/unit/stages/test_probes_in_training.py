@@ -11,7 +11,7 @@ import torch
 from text2grad.critics.probes import ProbedCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
 from text2grad.stages.train import probe_critic
-from text2grad.train.watch.steps import combined
+from text2grad.train.watch.steps import combine_hooks
 
 GOOD = "the parcel left on monday morning"
 
@@ -55,9 +55,9 @@ def test_reward_hacking_is_reported_once_and_random_state_is_unchanged(capsys: p
 
 def test_unprobed_critics_and_combined_hooks() -> None:
     assert probe_critic(Flattered()) is None
-    assert combined(None, None) is None
+    assert combine_hooks(None, None) is None
     called: list[str] = []
-    both = combined(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))
+    both = combine_hooks(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))
     assert both is not None
     both(0, {})
     assert called == ["a", "b"]

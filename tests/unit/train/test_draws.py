@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from text2grad.policy.generate import _choose
-from text2grad.train.rollout import draws_of
+from text2grad.train.rollout import random_numbers
 
 
 def test_draws_belong_to_a_row_of_a_step() -> None:
-    draws = draws_of(5, 2, 6, 9)
+    draws = random_numbers(5, 2, 6, 9)
     assert draws.shape == (6, 9) and draws.unique().numel() == 54
-    assert torch.equal(draws[:3], draws_of(5, 2, 3, 9)), "whatever the number of rows"
-    assert not torch.equal(draws, draws_of(5, 3, 6, 9))
-    assert not torch.equal(draws, draws_of(6, 2, 6, 9))
+    assert torch.equal(draws[:3], random_numbers(5, 2, 3, 9)), "whatever the number of rows"
+    assert not torch.equal(draws, random_numbers(5, 3, 6, 9))
+    assert not torch.equal(draws, random_numbers(6, 2, 6, 9))
 
 
 def test_a_draw_chooses_by_share() -> None:

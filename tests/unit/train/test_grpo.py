@@ -25,9 +25,9 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.rl.advantage import group_advantages
-from text2grad.train.account import describe
 from text2grad.train.ppo_settings import PPOSettings
-from text2grad.train.rollout import Responses, Rollout, gains_of, judge, measure, score
+from text2grad.train.report import compute_metrics
+from text2grad.train.rollout import Responses, Rollout, build_rollout, group_scores, judge, measure_policy
 from text2grad.train.update import accumulate_gradient, loss_terms
 from tiny_runs import TEXTS, tiny_model
 
@@ -95,9 +95,9 @@ def rollout_of(
     samples = [Sample(rng.integers(10, 200, size=n).tolist(), row in CUT) for row, n in enumerate(LENGTHS)]
     answered = judge(asked, samples, TokenTable(policy.tokenizer), critic or Verdicts(), credits)
     batch = policy.pack(prompts, [sample.ids for sample in samples])
-    measured = measure(policy, batch, settings, 1.0)
+    measured = measure_policy(policy, batch, settings, 1.0)
     measured = measured._replace(kl=measured.kl + kl * batch.mask)
-    return policy, answered, score(batch, answered, measured, settings, settings.kl_coefficient)
+    return policy, answered, build_rollout(batch, answered, measured, settings, settings.kl_coefficient)
 
 
 def gradients(settings: PPOSettings, policy: Policy, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,7 @@ def test_an_update_is_the_slow_formula(tmp_path: Path) -> None:
     got, slow = gradients(settings, policy, rollout)
     assert slow.abs().max() > 1e-3
     torch.testing.assert_close(got, slow, rtol=1e-3, atol=1e-6)
-    metrics = describe(answered, rollout, 0.0)
+    metrics = compute_metrics(answered, rollout, 0.0)
     assert metrics["left_out"] == pytest.approx(1 - len(slow_kept()) / 24)
     assert metrics["critic_failed"] == pytest.approx(1 / 24)
 
@@ -160,7 +160,7 @@ def test_an_answer_without_a_verdict_is_compared_with_none_that_has_one() -> Non
     its group."""
     delta = np.array([-3.0, -4.0], np.float32)
     said = [Credit(delta, verdict=verdict) for verdict in (1.0, None, -1.0, 1.0, None, None, None, None)]
-    gains = gains_of(said, 4)
+    gains = group_scores(said, 4)
     np.testing.assert_array_equal(gains.numpy(), [1, NAN, -1, 1, -7, -7, -7, -7])
     learned, words = torch.ones(8, 2, dtype=torch.bool), torch.from_numpy(np.tile(delta, (8, 1)))
     advantages = group_advantages(gains, words, learned, 4)
@@ -179,9 +179,9 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
     settings = SETTINGS.model_copy(update={**asked, "drop_equal_groups": True})
     _, answered, rollout = rollout_of(model, settings, credits, Marked())
     assert torch.equal(rollout.advantages, everything.advantages)
-    assert everything.learned.any(dim=1).tolist() == [row != 6 for row in range(24)]  # a critique that failed
-    assert rollout.learned.any(dim=1).tolist() == [row != 6 and row // 8 != 1 for row in range(24)]
-    assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
+    assert everything.loss_mask.any(dim=1).tolist() == [row != 6 for row in range(24)]  # a critique that failed
+    assert rollout.loss_mask.any(dim=1).tolist() == [row != 6 and row // 8 != 1 for row in range(24)]
+    assert compute_metrics(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
 
 
 def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_where_all_answers_to_a_prompt_fail_their_end_is_not_to_blame(tmp_path: 
             expected[:length] = -poor / max(1, int(poor.sum()))
         torch.testing.assert_close(shared.delta[row], expected)
     torch.testing.assert_close(shared.rewards, shared.delta - 0.3 * shared.kl)
-    assert torch.equal(shared.learned, paid.learned) and torch.equal(shared.kl, paid.kl)
-    assert describe(answered, shared, 0.0)["left_out"] == pytest.approx(1 / 24)
+    assert torch.equal(shared.loss_mask, paid.loss_mask) and torch.equal(shared.kl, paid.kl)
+    assert compute_metrics(answered, shared, 0.0)["left_out"] == pytest.approx(1 / 24)
     verdicts = credits.model_copy(update={"scheme": "last_token"})
     ways = [settings.model_copy(update={"lost_groups": way}) for way in ("paid", "shared")]
     for_verdicts, same = (rollout_of(model, way, verdicts, Hopeless(), kl=0.5)[2].delta for way in ways)
@@ -221,7 +221,7 @@ def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
     """All ratios are 1.25: with 0.2 above, what was praised stops there; with 0.28 it does not."""
     policy, _, rollout = rollout_of(tiny_model(tmp_path), SETTINGS)
     moved = replace(rollout, old_logp=rollout.old_logp - math.log(1.25))
-    praised = rollout.learned & (rollout.advantages > 0)
+    praised = rollout.loss_mask & (rollout.advantages > 0)
     for clip_high, stopped in ((0.2, praised), (None, praised), (0.28, praised & False)):
         settings = SETTINGS.model_copy(update={"clip_high": clip_high})
         clipped = loss_terms(policy, moved, settings, 1.0)["clip_fraction"].bool()

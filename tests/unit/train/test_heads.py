@@ -47,7 +47,7 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import as_taught, fitting, reward_pair
 from text2grad.stages.reward_model.train import refuse_no_score
 from text2grad.tasks.base import read_prompt
-from text2grad.train.pairs import Encoded, Pair, encode_pairs
+from text2grad.train.pairs import EncodedPair, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Heads, accumulate_gradient, train_supervised
@@ -138,7 +138,7 @@ def learned_head(policy: Policy, name: Any) -> torch.nn.Linear:
 # Which token of the prompt has which label.
 
 
-def words(policy: Policy, item: Encoded, label: int) -> str:
+def words(policy: Policy, item: EncodedPair, label: int) -> str:
     tokens = [token for token, other in zip(item.prompt, item.labels, strict=True) if other == label]
     return str(policy.tokenizer.decode(tokens))
 
@@ -187,7 +187,7 @@ def hidden_states(policy: Policy, ids: list[int]) -> Any:
     return policy.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
 
 
-def label_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
+def label_loss_by_hand(policy: Policy, items: list[EncodedPair]) -> Tensor:
     linear = learned_head(policy, "label_head")
     torch.nn.init.normal_(linear.bias)
     losses = []
@@ -203,7 +203,7 @@ def label_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
     return torch.stack(losses).mean()
 
 
-def score_loss_by_hand(policy: Policy, items: list[Encoded]) -> Tensor:
+def score_loss_by_hand(policy: Policy, items: list[EncodedPair]) -> Tensor:
     linear, losses = learned_head(policy, "score_head"), []
     for item in items:
         if item.score is not None:
@@ -227,7 +227,7 @@ def gradients(policy: Policy) -> dict[str, Tensor | None]:
 def test_the_loss_of_a_head_is_its_mean_beside_that_of_z(
     policy: Policy,
     settings: RewardModelSettings,
-    by_hand: Callable[[Policy, list[Encoded]], Tensor],
+    by_hand: Callable[[Policy, list[EncodedPair]], Tensor],
     name: str,
     weight: float,
     size: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.train.watch.steps import learns_length, length_watched
+from text2grad.train.watch.steps import length_warning, warn_if_length_rewarded
 
 DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98), (27.5, -0.99)]
 """Mean tokens of an answer and their correlation with the reward, step by step: lab/book,
@@ -13,7 +13,7 @@ DENSE = [(95.5, -1.0), (71.0, -1.0), (56.2, -1.0), (27.6, -0.52), (34.0, -0.98),
 
 
 def test_it_is_said_once_at_the_first_step_where_both_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    look = length_watched()
+    look = warn_if_length_rewarded()
     said = []
     for step, (length, correlation) in enumerate(DENSE):
         look(step, {"response_length": length, "reward_length_correlation": correlation})
@@ -37,4 +37,4 @@ def test_it_is_said_once_at_the_first_step_where_both_hold(capsys: pytest.Captur
     ],
 )
 def test_both_the_way_and_the_reward_must_say_so(before: float, now: float, correlation: float, told: bool) -> None:
-    assert bool(learns_length(before, now, correlation)) is told
+    assert bool(length_warning(before, now, correlation)) is told

@@ -15,7 +15,7 @@ from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError
 from text2grad.feedback import Overlap, Source, get_overlap
-from text2grad.train.learner import together
+from text2grad.train.learner import critique_and_score
 
 LONG = 30.0
 
@@ -50,7 +50,7 @@ def test_scoring_begins_before_the_critique_has_ended() -> None:
         return "scored"
 
     watch = Stopwatch()
-    assert together(critique, score, True, watch) == ("said", "scored")
+    assert critique_and_score(critique, score, True, watch) == ("said", "scored")
     assert 0 < watch.seconds["seconds_critique_hidden"] <= watch.seconds["seconds_score"]
     assert critics_alive() == []
 
@@ -58,7 +58,7 @@ def test_scoring_begins_before_the_critique_has_ended() -> None:
 def test_without_overlap_one_comes_after_the_other() -> None:
     order: list[str] = []
     watch = Stopwatch()
-    together(partial(order.append, "critique"), partial(order.append, "score"), False, watch)
+    critique_and_score(partial(order.append, "critique"), partial(order.append, "score"), False, watch)
     assert order == ["critique", "score"]
     assert watch.seconds["seconds_critique_hidden"] == 0
     assert {"seconds_critique", "seconds_score"} <= set(watch.seconds)
@@ -72,11 +72,11 @@ def test_what_fails_is_raised_as_it_is(overlap: bool) -> None:
     def nothing() -> None: ...
 
     with pytest.raises(UserError, match="the endpoint"):
-        together(partial(fails, UserError("the endpoint is down")), nothing, overlap, Stopwatch())
+        critique_and_score(partial(fails, UserError("the endpoint is down")), nothing, overlap, Stopwatch())
     with pytest.raises(KeyboardInterrupt):
-        together(partial(fails, KeyboardInterrupt()), nothing, overlap, Stopwatch())
+        critique_and_score(partial(fails, KeyboardInterrupt()), nothing, overlap, Stopwatch())
     with pytest.raises(FloatingPointError):
-        together(nothing, partial(fails, FloatingPointError("nan")), overlap, Stopwatch())
+        critique_and_score(nothing, partial(fails, FloatingPointError("nan")), overlap, Stopwatch())
     assert critics_alive() == []
 
 

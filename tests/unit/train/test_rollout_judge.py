@@ -10,7 +10,7 @@ from text2grad.critics.probes import ProbedCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import Sample
-from text2grad.train.rollout import judge, merge
+from text2grad.train.rollout import judge, merge_responses
 from tiny_runs import tiny_model
 
 
@@ -37,7 +37,7 @@ def test_parts_of_a_batch_are_merged_with_what_their_critics_read_and_wrote(tmp_
     first = judge(examples, samples, table, critic, settings)
     second = judge(examples[:1], samples[:1], table, probed, settings)
     assert (first.critic_tokens, second.critic_tokens) == (30.0, 10.0)
-    both = merge([first, second])
+    both = merge_responses([first, second])
     assert both.critic_tokens == 40.0
     assert both.examples == [*examples, *examples[:1]] and both.judgements == first.judgements + second.judgements
     assert both.samples == samples + samples[:1] and len(both.credits) == len(both.labels) == len(both.texts) == 4

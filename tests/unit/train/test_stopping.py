@@ -85,12 +85,12 @@ def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:
     floor, over = LossFloor(0.1, window=2), []
     for loss in (0.35, 0.25, 0.0, 0.2, -0.05):
         floor.note(loss)
-        over.append(floor.over)
+        over.append(floor.reached)
     assert over == [False, False, False, False, True]
     again = LossFloor(0.1, window=2)
     again.restore(json.loads(json.dumps(floor.numbers())))
-    assert again.over
-    assert not LossFloor(0.1, window=1).over, "nothing was seen yet"
+    assert again.reached
+    assert not LossFloor(0.1, window=1).reached, "nothing was seen yet"
 
 
 def test_sft_ends_before_its_policy_has_one_answer_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

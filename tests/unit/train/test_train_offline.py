@@ -28,10 +28,10 @@ from text2grad.train.offline import (
     POOR_LIMIT,
     LoggedAnswer,
     accumulate_gradient,
+    add_start_logps,
     encode_logged,
     token_weights,
     train_offline,
-    with_start,
 )
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import OfflineSettings
@@ -60,7 +60,7 @@ def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
 def weighed(policy: Policy, *answers: LoggedAnswer) -> list[Any]:
     encoded = encode_logged(policy, answers, SPANS)
     policy.freeze_reference()
-    return list(with_start(policy.eval(), encoded, 2))
+    return list(add_start_logps(policy.eval(), encoded, 2))
 
 
 def test_the_weights_are_the_credit_of_ppo_without_the_verdict_at_the_end(policy: Policy) -> None:
@@ -176,7 +176,7 @@ def test_with_an_adapter_the_reference_is_a_frozen_copy_of_it(tmp_path: Path) ->
     assert metrics["kl"] > 0
     assert policy.reference is not None and policy.reference.adapter == "reference"
     with policy.reference.in_force():
-        assert chances_of(policy.reference.model, items[0]) == pytest.approx(items[0].start, abs=1e-4)
+        assert chances_of(policy.reference.model, items[0]) == pytest.approx(items[0].start_logps, abs=1e-4)
 
 
 def chances_of(model: Any, item: Any) -> list[float]:

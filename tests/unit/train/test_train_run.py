@@ -179,7 +179,7 @@ def test_passes_are_halved_until_one_row_does_not_fit_and_other_errors_are_raise
     for size, sizes in ((5, [5, 2, 1]), (1, [1])):
         tried.clear()
         with pytest.raises(MemoryError):
-            PassSize(size).fitting(never, lambda: None)
+            PassSize(size).run(never, lambda: None)
         assert tried == sizes
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
-        PassSize(8).fitting(lambda size: torch.zeros(2) @ torch.zeros(3), lambda: None)
+        PassSize(8).run(lambda size: torch.zeros(2) @ torch.zeros(3), lambda: None)

@@ -17,7 +17,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.train import offline
-from text2grad.train.offline import LoggedAnswer, encode_logged, with_start
+from text2grad.train.offline import LoggedAnswer, add_start_logps, encode_logged
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
@@ -93,7 +93,7 @@ def logged(response: Transcript, *quotes: tuple[str, int], score: float = 1.0, *
 
 def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Policy) -> None:
     (item,) = encode_logged(policy, [logged(TURNS, ("7", -1), ("up", 1), score=0.5)], CreditSettings())
-    assert item.mask is not None and item.own == sum(item.mask) < len(item.target)
+    assert item.mask is not None and item.token_count == sum(item.mask) < len(item.target)
     texts = {1.5: "", -0.5: "", 0.5: "", 0.0: ""}
     for index, weight in zip(item.target, item.weights, strict=True):
         texts[weight] += policy.tokenizer.decode([index])
@@ -105,7 +105,7 @@ def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Pol
 def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) -> None:
     answers = [logged(TURNS), logged(OTHER)]
     policy.freeze_reference()
-    weighed = list(with_start(policy, encode_logged(policy, answers, CreditSettings()), 2))
+    weighed = list(add_start_logps(policy, encode_logged(policy, answers, CreditSettings()), 2))
     metrics = offline.accumulate_gradient(policy, weighed, PassSize(size))
     ours = gradient(policy)
     logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])

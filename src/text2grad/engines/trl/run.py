@@ -35,9 +35,9 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.signals import StopRequest, exit_for_signal
-from text2grad.train.account import describe, due, strips
-from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, identity_of, prompt_order
+from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, data_identity, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
+from text2grad.train.report import compute_metrics, is_due, token_strips
 from text2grad.train.update import next_coefficient
 
 
@@ -71,7 +71,7 @@ def train_trl(
         "run.processes": str(processes),
         **flatten(ppo=settings, credit=credit, generation=generation),
         **hash_custom_code("the credit scheme", credit.scheme),
-        **identity_of(policy, examples, critic),
+        **data_identity(policy, examples, critic),
     }
     refuse_unlike(identity := options.identity(loop))
     shared = shared_fields(options, shape_of(settings, processes), policy.device)
@@ -320,7 +320,7 @@ class Steps(EngineRun):
         if state.global_step % trainer.updates:
             return
         terms = trainer.means_of_step()
-        metrics = describe(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
+        metrics = compute_metrics(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
         agreed(lambda: self._write(step.number, metrics))
         trainer.coefficient = next_coefficient(step.coefficient, metrics["kl"], self.settings)
         self.end_step(control)
@@ -333,8 +333,8 @@ class Steps(EngineRun):
         if self.options.on_step:
             self.options.on_step(number, metrics)
         self.log.metrics(number, metrics)
-        if due(number, self.settings.steps, SAMPLES_EVERY):
-            for strip in strips(number, step.responses, step.rollout, STRIPS, valued=False):
+        if is_due(number, self.settings.steps, SAMPLES_EVERY):
+            for strip in token_strips(number, step.responses, step.rollout, STRIPS, valued=False):
                 self.log.sample(strip)
 
 

@@ -26,14 +26,14 @@ from text2grad.errors import UsageError, first_line
 from text2grad.policy.model import Policy
 from text2grad.signals import StopRequest
 from text2grad.train.optimizers import learning_rate_factor
-from text2grad.train.pairs import Encoded, Pair, encode_pairs, plan_batches, supervised_identity
+from text2grad.train.pairs import EncodedPair, Pair, encode_pairs, plan_batches, supervised_identity
 from text2grad.train.settings import SFTSettings
 from text2grad.train.supervised import (
     CHECKPOINT_EVERY,
     data_identity,
     plain_optimizer,
     refuse_diverged,
-    refuse_nothing,
+    refuse_empty,
 )
 from text2grad.train.watch.steps import LossFloor
 
@@ -62,7 +62,7 @@ def train_sft_trl(
     Raises:
         UserError: as `train_supervised`; or weights whose steps would be rounded away.
     """
-    refuse_nothing(pairs, options)
+    refuse_empty(pairs, options)
     processes = joined(policy.device).num_processes
     encoded = encode_pairs(policy, pairs)
     loop = {
@@ -97,7 +97,7 @@ def sft_shape(settings: SFTSettings, processes: int) -> Shape:
     return Shape(math.ceil(share / passes), passes)
 
 
-def rows_of(batches: Sequence[Sequence[Encoded]], places: Mapping[int, int], size: int) -> Iterator[int]:
+def rows_of(batches: Sequence[Sequence[EncodedPair]], places: Mapping[int, int], size: int) -> Iterator[int]:
     """Yield the places of the pairs of each batch, short ones first, and the place behind the last
     until it has `size` rows: a row that nothing is learned from."""
     for batch in batches:
@@ -106,20 +106,21 @@ def rows_of(batches: Sequence[Sequence[Encoded]], places: Mapping[int, int], siz
         yield from itertools.repeat(len(places), size - len(batch))
 
 
-def as_rows(encoded: Sequence[Encoded], pad: int) -> Dataset:
+def as_rows(encoded: Sequence[EncodedPair], pad: int) -> Dataset:
     """Return ids and labels of the pairs, and behind them a row without learned tokens."""
     labels = [
         [IGNORED] * len(item.prompt)
         + [token if learned else IGNORED for token, learned in zip(item.target, item.weights, strict=True)]
         for item in encoded
     ]
-    ids = [item.whole for item in encoded]
+    ids = [item.ids for item in encoded]
     return Dataset.from_dict({"input_ids": [*ids, [pad, pad]], "labels": [*labels, [IGNORED, IGNORED]]})
 
 
 class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
-    """TRL's trainer, which makes the steps of `train.supervised.descend`. `policy` is trained in
-    place.
+    """TRL's trainer, taking the steps of `train.supervised.train_batches`.
+
+    `policy` is trained in place.
 
     `shares` are of the loss of the step in progress, one a pass; `terms` are the metrics of the
     last one.
@@ -134,7 +135,7 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         settings: SFTSettings,
         options: RunOptions,
         args: Any,
-        encoded: Sequence[Encoded],
+        encoded: Sequence[EncodedPair],
         order: Sequence[int],
     ) -> None:
         self.policy, self.settings, self.course, self.order = policy, settings, options.course, order
@@ -224,7 +225,7 @@ class Updates(EngineRun):
             self.stopping.note(self.last["loss"])
             self.last["steps"] = self.done + 1
         self.end_step(control)
-        if self.stopping and self.stopping.over:
+        if self.stopping and self.stopping.reached:
             self.stopped, control.should_training_stop, control.should_save = 0, True, False
 
     def _write(self, number: int, metrics: dict[str, float]) -> None:

@@ -39,17 +39,17 @@ from text2grad.policy.model import Policy, PolicyOutput
 from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
 from text2grad.rl.loss import average
-from text2grad.train.learner import together
+from text2grad.train.learner import critique_and_score
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.rollout import (
     PolicyStats,
     Responses,
     Rollout,
+    build_rollout,
     judge,
-    merge,
+    merge_responses,
     refuse_diverged,
     refuse_failures,
-    score,
     take_rows,
 )
 from text2grad.train.update import loss_terms
@@ -239,13 +239,13 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         critique = partial(judge, examples, samples, self._table, recipe.critic, recipe.credit)
         measure = partial(self._measure, prompts, samples)
         if get_overlap(recipe.critic) == "helps" and not self.split:
-            responses, stats = agreed(partial(together, critique, measure, True, watch))
+            responses, stats = agreed(partial(critique_and_score, critique, measure, True, watch))
         else:  # passes of split weights are made by all or none, so a critic must have answered in all
-            responses, stats = together(partial(agreed, critique), measure, False, watch)
+            responses, stats = critique_and_score(partial(agreed, critique), measure, False, watch)
         responses, prompts, stats, logps = gather_rows(responses, prompts, stats, sampled)
         batch = self._packed(prompts, responses.samples, "cpu")
         refuse_failures(responses.judgements, recipe.settings.max_failed)
-        rollout = score(batch, responses, stats, recipe.settings, self.coefficient)
+        rollout = build_rollout(batch, responses, stats, recipe.settings, self.coefficient)
         refuse_diverged(rollout, recipe.settings.max_kl)
         if logps is not None and self.vllm_importance_sampling_correction:
             # An id counts less by the ratio in which it is likelier in the program that sampled it.
@@ -308,9 +308,9 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         rollout, processes = step.rollout, self.accelerator.num_processes
         rollout.ratio.zero_()
         step.tokens, step.passes = [], []
-        order = np.random.default_rng([self.recipe.seed, step.number, epoch]).permutation(len(rollout.learned))
+        order = np.random.default_rng([self.recipe.seed, step.number, epoch]).permutation(len(rollout.loss_mask))
         for index in torch.from_numpy(order).tensor_split(self.recipe.settings.mini_batches):
-            step.tokens.append(int(rollout.learned[index].sum()))
+            step.tokens.append(int(rollout.loss_mask[index].sum()))
             (by_length,) = rollout.batch.passes(index, len(index))
             mine = by_length[self.accelerator.process_index :: processes]
             step.passes += torch.split(mine, self.args.per_device_train_batch_size)
@@ -330,7 +330,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
 
         columns = loss_terms(read_again, part, settings, self.recipe.generation.temperature)
         step.rollout.ratio[rows, : part.batch.width] = columns.pop("ratio").cpu()
-        shares = {name: average(term, part.learned, "token", max(1, tokens)) for name, term in columns.items()}
+        shares = {name: average(term, part.loss_mask, "token", max(1, tokens)) for name, term in columns.items()}
         if tokens:
             for name, share in shares.items():
                 step.terms[name] = step.terms.get(name, 0.0) + float(share.detach())
@@ -372,7 +372,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
             step.rollout.ratio.copy_(torch.stack(gather_object([step.rollout.ratio])).amax(dim=0))
         shares = gather_object([step.terms])
         sums = {name: sum(share[name] for share in shares) for name in step.terms}
-        if "grad_norm" in sums:  # of all processes' gradients together, and the same in each
+        if "grad_norm" in sums:  # of all processes' gradients critique_and_score, and the same in each
             sums["grad_norm"] = step.terms["grad_norm"]
         step.watch.lap("update")
         return {name: value / max(1, step.updates) for name, value in sums.items()}
@@ -395,7 +395,7 @@ def gather_rows(
     if sampled_logp is not None:
         for place, row in enumerate(logps):
             sampled_logp[place, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
-    return merge(all_responses), [row for part in all_prompts for row in part], joined, sampled_logp
+    return merge_responses(all_responses), [row for part in all_prompts for row in part], joined, sampled_logp
 
 
 def joined_rows(parts: Sequence[Tensor], width: int) -> Tensor:

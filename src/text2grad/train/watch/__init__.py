@@ -1,1 +1,1 @@
-"""Looking on while a run trains: at its steps, and at prompts that it answers anew."""
+"""Observe a run in training: its steps, and prompts that it answers again and again."""

@@ -11,7 +11,7 @@ from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
 from text2grad.align import Aligned, CreditSettings
 from text2grad.feedback import Example, Judgement, Message, Source
 from text2grad.policy.generate import Sample
-from text2grad.train.account import label_shares, same_answers, unmatched_share
+from text2grad.train.report import label_shares, same_answers, unmatched_share
 from text2grad.train.rollout import Responses, judge
 
 

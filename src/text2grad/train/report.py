@@ -1,4 +1,4 @@
-"""What a step reports: one line of metrics, and token strips of its first responses."""
+"""Report a training step: one line of metrics, and token strips of its first responses."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from text2grad.align.variety import measure_variety
 from text2grad.feedback import Critique, Failure, Transcript, conversation_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.rl import advantage as adv
-from text2grad.train.rollout import PolicyStats, Responses, Rollout, on_own_tokens
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, scatter_to_tokens
 
 
-def due(step: int, steps: int, every: int) -> bool:
-    """True for every so many of the steps, the first among them, and for the last."""
+def is_due(step: int, steps: int, every: int) -> bool:
+    """True for every `every`-th step from the first on, and for the last."""
     return step % every == 0 or step == steps - 1
 
 
-def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
-    """The metrics of a step; each name is explained in docs/metrics.md."""
-    mask, learned = rollout.batch.mask, rollout.learned
+def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
+    """Return the metrics of a step; docs/metrics.md explains each name.
+
+    `coefficient` is beta, the weight of the KL.
+    """
+    mask, loss_mask = rollout.batch.mask, rollout.loss_mask  # (B, T) each
     lengths = mask.sum(dim=1).float()  # (B,), tokens of each response
-    sums = rollout.delta.sum(dim=1)  # (B,), what each response earned before the KL
-    good = [judgement for judgement in responses.judgements if not isinstance(judgement, Failure)]
-    scores = [judgement.score for judgement in good if judgement.score is not None]
+    delta_sums = rollout.delta.sum(dim=1)  # (B,), rewards before the KL
+    critiques = [judgement for judgement in responses.judgements if isinstance(judgement, Critique)]
+    scores = [critique.score for critique in critiques if critique.score is not None]
     count = len(responses.samples)
     return {
         **({"score": sum(scores) / len(scores)} if scores else {}),
-        "delta_sum": float(sums.mean()),
+        "delta_sum": float(delta_sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
         "labelled": sum(item.labelled for item in responses.credits) / float(mask.sum()),
         "critic_tokens": responses.critic_tokens,
-        "critic_failed": 1 - len(good) / count,
-        "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
-        "unmatched_share": unmatched_share(good),
-        "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,
-        "forced": sum(judgement.forced > 0 for judgement in good) / count,
+        "critic_failed": 1 - len(critiques) / count,
+        "unmatched": sum(critique.quotes.unmatched for critique in critiques) / count,
+        "unmatched_share": unmatched_share(critiques),
+        "ambiguous": sum(critique.quotes.ambiguous for critique in critiques) / count,
+        "forced": sum(critique.forced > 0 for critique in critiques) / count,
         "cancelled": sum(item.cancelled for item in responses.credits) / count,
         "uncovered": sum(item.uncovered for item in responses.credits) / count,
         "no_score": sum(item.no_score for item in responses.credits) / count,
-        "left_out": 1 - float(learned.any(dim=1).float().mean()),
+        "left_out": 1 - float(loss_mask.any(dim=1).float().mean()),
         "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
-        **turns(responses),
+        **mean_turns(responses),
         **measure_variety([sample.own for sample in responses.samples]),
         **same_answers(responses),
         **label_shares(responses),
@@ -55,24 +58,23 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "kl_coefficient": coefficient,
         "entropy": float(adv.masked_mean(rollout.entropy, mask)),
         "value": float(adv.masked_mean(rollout.values, mask)),
-        "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, learned)),
-        "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
-        "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
+        "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, loss_mask)),
+        "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, loss_mask)),
+        "reward_length_correlation": float(adv.reward_length_correlation(delta_sums, lengths)),
     }
 
 
-def turns(responses: Responses) -> dict[str, float]:
-    """`turns`: the mean number of the policy's turns in an episode; nothing of single answers."""
+def mean_turns(responses: Responses) -> dict[str, float]:
+    """Return `turns`, the mean number of turns in an episode; {} for single answers."""
     masks = [sample.mask for sample in responses.samples if sample.mask is not None]
-    counts = [sum(own for own, _ in groupby(mask)) for mask in masks]
+    counts = [sum(sampled for sampled, _ in groupby(mask)) for mask in masks]
     return {"turns": sum(counts) / len(counts)} if counts else {}
 
 
 def same_answers(responses: Responses) -> dict[str, float]:
-    """`same_answers`: of the prompts with several answers, the share whose answers are all the
-    same.
+    """Return `same_answers`, the share of prompts with several answers whose answers are identical.
 
-    Nothing where no prompt has several.
+    {} where no prompt has several answers.
     """
     by_prompt: dict[tuple[str, object], list[tuple[int, ...]]] = {}
     for example, sample in zip(responses.examples, responses.samples, strict=True):
@@ -82,31 +84,32 @@ def same_answers(responses: Responses) -> dict[str, float]:
 
 
 def unmatched_share(critiques: Sequence[Critique]) -> float:
-    """The share of all quotes that are not in the response; 0 where nothing is quoted."""
-    unmatched = sum(each.quotes.unmatched for each in critiques)
-    quotes = sum(each.quote_count for each in critiques)
+    """Return the share of quotes that are not in the response; 0 without quotes."""
+    unmatched = sum(critique.quotes.unmatched for critique in critiques)
+    quotes = sum(critique.quote_count for critique in critiques)
     return unmatched / quotes if quotes else 0.0
 
 
 def label_shares(responses: Responses) -> dict[str, float]:
-    """`good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span,
-    failures aside."""
+    """Return `good_tokens` and `poor_tokens`: shares of tokens in good and in poor spans.
+
+    Responses whose critique failed are not counted.
+    """
     tokens = max(1, sum(map(len, responses.labels)))
     return {
-        name: sum(int((each == label).sum()) for each in responses.labels) / tokens
+        name: sum(int((labels == label).sum()) for labels in responses.labels) / tokens
         for name, label in (("good_tokens", 1), ("poor_tokens", -1))
     }
 
 
-def strips(
+def token_strips(
     step: int, responses: Responses, rollout: Rollout, count: int, valued: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Token strips of the first `count` responses: everything that is known about each token, side
-    by side.
+    """Yield the first `count` responses as records, with every number of each token.
 
-    `valued`: there is a value function.
+    `valued` is True if there is a value function.
     """
-    read = rollout.ratio > 0  # where no optimizer step was taken there is no ratio
+    updated = rollout.ratio > 0  # without an optimizer step there is no ratio
     columns = {
         "delta": rollout.delta,
         "kl": rollout.kl,
@@ -116,19 +119,19 @@ def strips(
         "logp": rollout.old_logp,
         "logp_change": rollout.old_logp - rollout.ref_logp,
         "entropy": rollout.entropy,
-        "learned": rollout.learned,
-        **({"ratio": rollout.ratio.where(read, math.nan)} if bool(read.any()) else {}),
+        "learned": rollout.loss_mask,
+        **({"ratio": rollout.ratio.where(updated, math.nan)} if bool(updated.any()) else {}),
     }
     for row in range(min(count, len(responses.samples))):
-        own = rollout.batch.mask[row]
-        numbers = {name: _row(column[row], own) for name, column in columns.items()}
-        yield {"step": step, **strip(responses, row), "value": [], **numbers}
+        mask = rollout.batch.mask[row]
+        numbers = {name: _masked_values(column[row], mask) for name, column in columns.items()}
+        yield {"step": step, **describe_response(responses, row), "value": [], **numbers}
 
 
 def probe_strips(
     step: int, responses: Responses, batch: TokenBatch, stats: PolicyStats, beta: float | None, valued: bool
 ) -> Iterator[dict[str, Any]]:
-    """Strips of answers that nothing is learned from; without `beta` nobody has judged them."""
+    """Yield strips of answers that are not trained on; `beta` is None if no critic judged them."""
     columns = {
         "kl": stats.kl,
         **({"value": stats.values} if valued else {}),
@@ -137,16 +140,16 @@ def probe_strips(
         "entropy": stats.entropy,
     }
     if beta is not None:
-        delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
+        delta = scatter_to_tokens([item.delta for item in responses.credits], batch.mask)
         columns |= {"delta": delta, "reward": delta - beta * stats.kl}
-    for row, own in enumerate(batch.mask):
-        numbers = {name: _row(column[row], own) for name, column in columns.items()}
+    for row, mask in enumerate(batch.mask):
+        numbers = {name: _masked_values(column[row], mask) for name, column in columns.items()}
         unjudged = {"failure": None} if beta is None else {}
-        yield {"step": step, "probe": True, **strip(responses, row), **unjudged, "value": [], **numbers}
+        yield {"step": step, "probe": True, **describe_response(responses, row), **unjudged, "value": [], **numbers}
 
 
-def strip(responses: Responses, row: int) -> dict[str, Any]:
-    """One response with its critique, and its tokens."""
+def describe_response(responses: Responses, row: int) -> dict[str, Any]:
+    """Return one response with its critique and its tokens, as JSON."""
     judgement, aligned = responses.judgements[row], responses.aligned[row]
     example = responses.examples[row]
     failure = judgement if isinstance(judgement, Failure) else None
@@ -154,12 +157,12 @@ def strip(responses: Responses, row: int) -> dict[str, Any]:
     return {
         "id": example.id,
         "prompt": [message.model_dump() for message in example.prompt],
-        "response": _written(responses.texts[row] if responses.texts else aligned.text),
+        "response": _response_json(responses.texts[row] if responses.texts else aligned.text),
         "critique": critique.text,
         "spans": [span.model_dump() for span in critique.spans],
         "score": critique.score,
         "failure": failure.model_dump() if failure else None,
-        # Quotes that became no span: a token they speak of may still gain from its neighbours.
+        # Unmatched quotes: the tokens they mean may still get credit from their neighbours.
         "lost": list(critique.lost),
         "unmatched": critique.quotes.unmatched,
         "ambiguous": critique.quotes.ambiguous,
@@ -170,15 +173,13 @@ def strip(responses: Responses, row: int) -> dict[str, Any]:
     }
 
 
-def _written(response: str) -> Any:
-    """A response as records hold it: text, or the messages of a transcript."""
+def _response_json(response: str) -> Any:
+    """Return a response in the format of records: text, or the messages of a transcript."""
     if not isinstance(response, Transcript):
         return response
     return [message.model_dump() for message in conversation_of(response)]
 
 
-def _row(values_of: Tensor, own: Tensor) -> list[float | None]:
-    """The values of one response's own tokens; None where one is not finite, which JSON cannot
-    say."""
-    values = values_of[own].tolist()
-    return [round(value, 5) if math.isfinite(value) else None for value in values]
+def _masked_values(column: Tensor, mask: Tensor) -> list[float | None]:
+    """Return the values (T,) of one response's tokens; None where JSON cannot hold the number."""
+    return [round(value, 5) if math.isfinite(value) else None for value in column[mask].tolist()]
