@@ -124,7 +124,7 @@ def test_try_begins_again_where_a_line_does_not_fit(
 ) -> None:
     typed(monkeypatch, f"{'word ' * 3000}\n{ASK}\n")
     ended = command("try", "--run.folder", finished)
-    assert ended.code == 0 and "too long" in ended.err and "begins again" in ended.err
+    assert ended.code == 0 and "too long" in ended.err and "new conversation" in ended.err
     assert "def" in ended.out
 
 

@@ -20,7 +20,7 @@ from text2grad.errors import UsageError, UserError
 from text2grad.sandbox import Runner, SandboxSettings
 from text2grad.signals import StopRequest
 from text2grad.stages import critics
-from text2grad.stages.critics import MOST_PROGRAMS, runner_of
+from text2grad.stages.critics import MOST_PROGRAMS, make_runner
 
 SECONDS = 60.0  # mbpp-123 takes ten on a busy machine
 
@@ -48,7 +48,7 @@ def test_a_run_judges_a_program_on_each_core_but_not_any_number(
     cores: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(critics, "count_cores", lambda: cores)
-    with runner_of(SandboxSettings()) as runner:
+    with make_runner(SandboxSettings()) as runner:
         assert runner.workers == programs
 
 

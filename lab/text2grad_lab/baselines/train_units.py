@@ -24,7 +24,7 @@ from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.data import reward_data
-from text2grad.stages.reward_model.gate import release
+from text2grad.stages.reward_model.gate import release_memory
 from text2grad.stages.reward_model.train import heldout_cases, train_reward_model
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.training import prepare_training
@@ -63,7 +63,7 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
     own = tagger_config(config, units)
     stage = prepare_training(own, "reward_model", "reward_model", resume, f"unit model of {units}")
     trained = train_reward_model(stage)
-    release()  # the trained model is freed before the written one is loaded
+    release_memory()  # the trained model is freed before the written one is loaded
     cases = unit_cases(own, units)
     figures = unit_report(cases, config.run.seed) if cases else {}
     place = stage.folder / "policy"

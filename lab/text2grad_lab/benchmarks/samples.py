@@ -25,7 +25,7 @@ from text2grad.feedback import Example, Record
 from text2grad.jsonl import reading, write_jsonl
 from text2grad.sandbox import Runner, Verdict
 from text2grad.stages import Summary, inlined
-from text2grad.stages.critics import runner_of
+from text2grad.stages.critics import make_runner
 from text2grad.tasks.base import load_task
 
 KS = (1, 5, 10, 100)
@@ -66,7 +66,7 @@ def run_samples(config: Config, samples: Path) -> SamplesSummary:
         cure = "--task text2grad_lab.benchmarks.programs:HumanEval"
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", cure)
     sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
-    with runner_of(config.sandbox) as runner, runner_of(sandbox) as patient:
+    with make_runner(config.sandbox) as runner, make_runner(sandbox) as patient:
         results = judge_samples(samples, problems, runner, patient)
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)

@@ -117,7 +117,7 @@ class Seed:
         for name, work in self.works.items():
             try:
                 if work.trains_by_sampling:
-                    refuse_unfit_reward_model(self.settings(work), tell=False)
+                    refuse_unfit_reward_model(self.settings(work), warn=False)
             except UserError as error:
                 refused[name] = error
         if refused:

@@ -13,7 +13,7 @@ from text2grad.eval.answers import SystemAnswers, read_answers
 from text2grad.policy.load import choose_device, load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages import Summary, inlined
-from text2grad.stages.evaluate.answers import heldout_of
+from text2grad.stages.evaluate.answers import load_heldout
 from text2grad.stages.run_folder import ANSWERS, RunFolder, write_json
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_text
@@ -39,7 +39,7 @@ def run_texts(config: Config, source: Path, encoder: str, reader: str) -> TextsS
     files = sorted(source.glob(f"*{ANSWERS}")) if source.is_dir() else [source]
     if not files:
         raise UserError(f"{source} has no *{ANSWERS}", "text2grad evaluate NAME writes them")
-    prompts = cache(lambda: heldout_of(RunFolder.of(config), config.evaluate.limit))
+    prompts = cache(lambda: load_heldout(RunFolder.of(config), config.evaluate.limit))
     systems = {file: read_answers(file, prompts) for file in files}
     policy = bert = None
     if reader:

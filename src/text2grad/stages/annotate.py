@@ -1,6 +1,6 @@
-"""`annotate`: any critic over any responses, from a file or from the policy.
+"""`annotate`: have any critic judge responses from a file or from the policy.
 
-Judging a file imports no torch.
+Judging a file does not import torch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_opti
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad.tasks.base import Task, feedback_split, get_environment_factory
 
-AT_A_TIME = 8192
-"""Items that a critic is shown at once: their judgements are held until all of them are judged."""
+CHUNK_SIZE = 8192
+"""The number of items in a call of a critic, which bounds the judgements held in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedSummary(Summary):
-    """Counts of the judgements by outcome, and of the records written, for a critic that costs
-    nothing."""
+    """Counts of judgements by outcome and of records written, for critics without an endpoint."""
 
     requested: int
     ended: Mapping[str, int] = inlined()
@@ -53,7 +52,7 @@ class JudgedSummary(Summary):
 
 @dataclass
 class Tally:
-    """Counts of the records that were written."""
+    """Running counts of written records."""
 
     ended: Counter[str] = field(default_factory=Counter)
     scores: list[float] = field(default_factory=list)
@@ -61,8 +60,8 @@ class Tally:
     spans: int = 0
     kept: int = 0
 
-    def counted(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
-        """The records, counted on their way."""
+    def count(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
+        """Count records while yielding them."""
         for record in records:
             judgement = record.judgement()
             self.ended[FAILURE_STATES[judgement.kind] if isinstance(judgement, Failure) else "ok"] += 1
@@ -78,16 +77,14 @@ def run_annotate(
     out: Path | None = None,
     options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
 ) -> Summary:
-    """Have responses judged: those of the file `responses`, else the policy's own, which are
-    sampled first.
+    """Have responses judged: those in the file `responses`, else new samples of the policy.
 
-    Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
-    `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
-    prompts it has never seen.
+    Writes `out` (default: `feedback.jsonl` of the run). Records of held-out prompts go to
+    `feedback_heldout.jsonl` in the same folder, for measuring a reward model on unseen prompts.
 
     Raises:
-        UsageError: options that contradict each other, or are of no use with this critic.
-        UserError: an item is bad (before any is judged), or a mistake that fails every critique.
+        UsageError: options contradict each other, or do not apply to this critic.
+        UserError: an item is invalid (raised before any is judged), or every critique fails.
     """
     kind, target = config.annotate.critic or config.critic.kind, out or config.run.folder / "feedback.jsonl"
     if out is not None:
@@ -95,7 +92,7 @@ def run_annotate(
     if kind != "prompted":
         refuse_endpoint_options(options)
     if options.start and (responses is not None or options.anchor):
-        raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
+        raise UsageError("--from selects the policy to sample, but nothing is sampled", "remove --from")
     job = None
     if kind == "prompted":
         endpoint = config.critic.prompted
@@ -116,63 +113,62 @@ def annotate_file(
     options: AnnotateOptions,
     job: PaidJob | None,
 ) -> Summary:
-    """Have the responses in a file judged, by a paid job or by the critic of the factory."""
+    """Have the responses in a file judged by a paid job, or by the critic of the factory."""
     write = factory.run.turn_writer()
 
     def items() -> Iterator[Item]:
         return islice(read_items(responses, options.anchor, write, options.sheet), options.limit)
 
-    refuse_none(items)
+    refuse_invalid(items)
     if options.anchor and not any(item.comment for item in items()):
-        raise UserError(
-            f"{responses} has no person's comment without marked words", "leave out --anchor to judge it"
-        )
+        problem = f"every person's comment in {responses} has marked words already, or there is none"
+        raise UserError(problem, "remove --anchor to judge the responses")
     if job is not None:
         return job.plan(items, target) if options.plan else job.annotate(items, target)
     if factory.kind == "reward_model":
         from text2grad.stages.training import prepare
 
         prepare(config)
-    judged: Items = items
+    admitted: Items = items
     if factory.kind == "program":
         warn_without_reference(items)
-        judged = _admitted(factory, items)
+        admitted = _admitted_items(factory, items)
     with factory.open() as critic:
-        return summary_of(target, criticise(critic, judged, target))
+        return make_summary(target, criticise(critic, admitted, target))
 
 
-def _admitted(factory: CriticFactory, items: Items) -> Items:
-    """The responses to tasks whose tests may judge a program."""
-    tasks = {_task_key(item.example): item.example for item in items()}
-    keys = set(map(_task_key, factory.admitted(list(tasks.values()))))
-    return lambda: (item for item in items() if _task_key(item.example) in keys)
+def _admitted_items(factory: CriticFactory, items: Items) -> Items:
+    """Return the responses to tasks whose tests may judge a program."""
+
+    def key(example: Example) -> tuple[str, ...]:  # responses with different ids may share a task
+        return tuple(map(str, (example.meta.get("tests"), example.meta.get("entry_point"), example.reference)))
+
+    tasks = {key(item.example): item.example for item in items()}
+    keys = set(map(key, factory.admitted(list(tasks.values()))))
+    return lambda: (item for item in items() if key(item.example) in keys)
 
 
-def _task_key(example: Example) -> tuple[str, ...]:
-    """Return the key of a task in the gate; responses with different ids may share a task."""
-    return tuple(map(str, (example.meta.get("tests"), example.meta.get("entry_point"), example.reference)))
-
-
-def refuse_none(items: Items) -> None:
-    """Refuse a bad item before any is judged, and a job without items."""
+def refuse_invalid(items: Items) -> None:
+    """Refuse invalid items before any is judged, and a job without items."""
     if not check_items(items()):
         raise UserError("there are no responses to judge", "check the file")
 
 
 def warn_without_reference(items: Items) -> None:
-    """Warn on stderr about programs that the program critic cannot compare with a reference
-    solution."""
-    references = [bool(item.example.reference) for item in items()]
-    if lacking := references.count(False):
-        counted = f"{lacking} of {len(references)} programs come without a reference solution"
-        cure = "a column reference makes the blame smaller"
-        print(f"{counted}: faults are found by tests alone ({cure})", file=sys.stderr)
+    """Warn about programs without a reference solution to compare with."""
+    has_reference = [bool(item.example.reference) for item in items()]
+    if missing := has_reference.count(False):
+        print(
+            f"{missing} of {len(has_reference)} programs have no reference solution: faults are located by tests"
+            " alone (a column reference locates them more precisely)",
+            file=sys.stderr,
+        )
 
 
 def annotate_samples(
     config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions, job: PaidJob | None
 ) -> Summary:
-    """Have samples of the policy judged, or with `options.anchor` the data set's own drafts."""
+    """Have samples of the policy judged, or with `options.anchor` the drafts of the data set."""
     from text2grad.stages.sampling import tested_items
     from text2grad.stages.training import prepare, write_settings
 
@@ -183,7 +179,7 @@ def annotate_samples(
     heldout = task.examples("heldout")[: settings.heldout or config.evaluate.limit]
     with nullcontext() if job else factory.open(task) as critic:  # before anything is sampled
         prompts = [factory.admitted(part) for part in (train[: settings.prompts], heldout)]
-        items, held = _responses(
+        items, heldout_items = _responses(
             factory.run, task, prompts, settings.samples_per_prompt, config.generation, options
         )
         if job is None:
@@ -191,16 +187,16 @@ def annotate_samples(
             write_settings(config, config.run.folder)
             tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
             heldout_target = target.with_name(HELDOUT_FEEDBACK)
-            others = criticise(critic, lambda: held, heldout_target, replaces=critic.source.kind)
-            return summary_of(target, tally, others)
-    refuse_none(lambda: items)
-    check_items(held)
+            heldout_tally = criticise(critic, lambda: heldout_items, heldout_target, replaces=critic.source.kind)
+            return make_summary(target, tally, heldout_tally)
+    refuse_invalid(lambda: items)
+    check_items(heldout_items)
     if options.plan:
-        return job.plan(lambda: [*items, *held], target)
+        return job.plan(lambda: [*items, *heldout_items], target)
     write_settings(config, config.run.folder)
     if settings.run_tests and not options.anchor:
-        items, held = tested_items(factory.runner, items), tested_items(factory.runner, held)
-    return job.annotate_both(items, held, target)
+        items, heldout_items = tested_items(factory.runner, items), tested_items(factory.runner, heldout_items)
+    return job.annotate_both(items, heldout_items, target)
 
 
 def _responses(
@@ -211,11 +207,12 @@ def _responses(
     generation: GenerationSettings,
     options: AnnotateOptions,
 ) -> list[list[Item]]:
-    """The responses to be judged, of training prompts and of held-out ones, at most `options.limit`
-    of both.
+    """Return the responses to judge, of training and of held-out prompts.
+
+    Each of the two lists has at most `options.limit` items.
 
     Raises:
-        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
+        UserError: with `options.anchor`, no prompt has a draft with feedback.
     """
     from text2grad.stages.sampling import drafted_items, planned_items, sampled_items
 
@@ -223,7 +220,7 @@ def _responses(
     if options.anchor:
         parts = list(map(drafted_items, prompts))
         if not parts[0]:
-            cure = "task.data: SLF5K has some; leave out --anchor to sample the policy"
+            cure = "SLF5K has drafts (task.data); remove --anchor to sample the policy"
             raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
     elif options.plan:
         parts = [planned_items(*pair, generation.max_new_tokens) for pair in zip(prompts, counts, strict=True)]
@@ -235,24 +232,24 @@ def _responses(
 
 
 def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
-    """Have a critic that answers at once judge all items; `replaces` as in `write_feedback`."""
+    """Have a critic judge all items, and write the records; `replaces` as in `write_feedback`."""
     tally = Tally()
-    _, tally.kept = write_feedback(target, tally.counted(_judged(critic, items())), replaces)
+    _, tally.kept = write_feedback(target, tally.count(_judge(critic, items())), replaces)
     return tally
 
 
-def _judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
-    waiting = iter(items)
-    while chunk := list(islice(waiting, AT_A_TIME)):
+def _judge(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, CHUNK_SIZE)):
         judgements = get_judgements(critic, [item.example for item in chunk], [item.response for item in chunk])
         for item, judgement in zip(chunk, judgements, strict=True):
             yield Feedback.of(item.example, item.response, judgement, critic.source)
 
 
-def summary_of(out: Path, tally: Tally, heldout: Tally | None = None) -> JudgedSummary:
+def make_summary(out: Path, tally: Tally, heldout: Tally | None = None) -> JudgedSummary:
     """Return the summary of the stage; its counts include judgements of held-out prompts."""
-    others = heldout or Tally()
-    ended, outcomes = tally.ended + others.ended, tally.outcomes + others.outcomes
+    extra = heldout or Tally()
+    ended, outcomes = tally.ended + extra.ended, tally.outcomes + extra.outcomes
     return JudgedSummary(
         requested=ended.total(),
         ended={state: ended[state] for state in STATES},

@@ -1,4 +1,4 @@
-"""Build the critic that a configuration names. Torch is imported for trained models only."""
+"""Create the configured critic. Torch is imported for trained models only."""
 
 from __future__ import annotations
 
@@ -50,30 +50,29 @@ SERVED_NAMES = {
     "critic.prompted.base_url": "critic.reward_model.base_url",
     "critic.prompted.max_tokens": "reward_model.max_new_tokens",
 }
-"""The settings of a served reward model, where an endpoint's errors name those of the prompted
-critic."""
+"""Settings of a served reward model, by the prompted critic's settings in endpoint errors."""
 MOST_PROGRAMS = 8
-"""The most programs that run at a time: each has two processes of up to 1 GiB."""
+"""The maximum number of programs at a time: each has two processes of up to 1 GiB."""
 GATES_FILE = "gates.json"
-"""In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the
-task."""
+"""The file in a run's folder with the reason why a task's tests must not judge a program, by digest
+of the task; "" if they may."""
 TASK_PROMPTS = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
-"""The prompts of the package's own tasks."""
+"""Critic prompts of the built-in tasks."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
-"""Prompts that show the tests' outcome, by those that do not."""
+"""Prompts that include the outcome of the tests, by the prompts that do not."""
 
 
-def runner_of(settings: SandboxSettings) -> Runner:
-    """The sandbox, a program for each core; its workers start with the first program."""
+def make_runner(settings: SandboxSettings) -> Runner:
+    """Return a sandbox that runs one program per core; workers start with the first program."""
     return Runner(settings.seconds, min(MOST_PROGRAMS, count_cores()), settings.tier)
 
 
 @contextmanager
 def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace the names of settings in the errors that are raised inside.
+    """Replace names of settings in the messages of `UserError`s raised inside.
 
     Raises:
-        UserError: in place of one whose line names such a setting; every other error is left alone.
+        UserError: the error with the new names; other errors pass unchanged.
     """
     try:
         yield
@@ -88,22 +87,19 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def critic_factory(config: Config, kind: CriticKind | None = None) -> Iterator[CriticFactory]:
-    """The factory of a critic, by default the configured one, with the sandbox that it judges
-    in."""
-    with runner_of(config.sandbox) as runner:
+    """Open the factory of a critic, by default the configured one, with its sandbox."""
+    with make_runner(config.sandbox) as runner:
         yield CriticFactory(config, kind or config.critic.kind, runner)
 
 
 _OPEN = ExitStack()
-"""The critic of a worker of an engine, and its locks, until the worker ends."""
+"""The critic of an engine's worker and its locks, open until the worker ends."""
 
 
 def critic_of_worker(settings: Path, folder: Path) -> Critic:
-    """Return the critic of a written configuration, open until this process, a worker of an engine,
-    ends.
+    """Return the critic of a settings file, open until this process, an engine's worker, ends.
 
-    Answers that are paid for are kept in the first `critic.NUMBER` of the folder that no other
-    worker holds.
+    Its journal is in the first `critic.NUMBER` of the folder that no other worker has locked.
     """
     from text2grad.durable.guard import lock_folder  # needs torch, which annotate does without
 
@@ -111,20 +107,20 @@ def critic_of_worker(settings: Path, folder: Path) -> Critic:
     factory = _OPEN.enter_context(critic_factory(load_config(settings)))
     for number in count():
         place = folder / f"critic.{number}"
-        with suppress(UserError):  # another worker holds it
+        with suppress(UserError):  # another worker has locked it
             _OPEN.enter_context(lock_folder(place))
             break
     return _OPEN.enter_context(factory.open(journal=place / "critic.journal"))
 
 
 def environment_of_worker(settings: Path) -> Callable[[], Environment] | None:
-    """Return what makes the environment of an episode, in a worker of an engine."""
+    """Return the function that makes an episode's environment in an engine's worker."""
     return get_environment_factory(RunFolder.of(load_config(settings)).task())
 
 
 @dataclass(frozen=True)
 class CriticFactory:
-    """Makes the critic `kind` of a run. Callers need not tell critics apart."""
+    """A factory of the critic `kind` of a run, with one interface for all critics."""
 
     config: Config
     kind: CriticKind
@@ -144,11 +140,13 @@ class CriticFactory:
     def open(
         self, task: Task | None = None, policy: Policy | None = None, journal: Path | None = None
     ) -> Iterator[Critic]:
-        """The critic. A chat model is asked with the prompt of the task, and its answers are kept
-        in the journal.
+        """Open the critic.
 
-        A reward model may share the base weights of `policy`, the one in training
-        (`reward_model.shared`).
+        Args:
+            task: the task, if loaded; its prompt is used for a chat model.
+            policy: the policy in training, whose base weights a reward model may share
+                (`reward_model.shared`).
+            journal: the file that keeps the answers of a chat model.
         """
         if self.spec.kind == "reward_model":
             with self._reward_model(policy, journal) as critic:
@@ -162,8 +160,7 @@ class CriticFactory:
 
     @contextmanager
     def heldout_critic(self) -> Iterator[Critic | None]:
-        """The critic of held-out answers, where there is one and it is wanted
-        (`evaluate.token_reward`)."""
+        """Open the critic that judges held-out answers; None without `evaluate.token_reward`."""
         measures_with, settings = self.spec.measures_with, self.config.critic.reward_model
         if measures_with is None or not self.config.evaluate.token_reward:
             yield None
@@ -194,26 +191,25 @@ class CriticFactory:
             yield trained.over(trained.load(policy if trained.settings.shared else None))
 
     def refuse_unfit(self, examples: Sequence[Example]) -> None:
-        """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
+        """Refuse prompts that the critic is unable to judge.
 
         Raises:
-            UserError: not one has what the critic needs.
+            UserError: no prompt has what the critic needs.
         """
         needs = self.spec.needs
         if not needs or not examples or any(map(needs.has, examples)):
             return
         others = ", ".join(kind for kind in ("reference", "prompted", "reward_model") if kind != self.spec.kind)
-        message = f"no prompt has {needs.what}, which the {self.kind} critic judges by"
+        message = f"no prompt has {needs.what}, which the {self.kind} critic needs"
         raise UserError(message, f"choose another critic ({others}), or data with {needs.what}")
 
     def admitted(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples that the critic can judge: all but those whose tests may not judge a
-        program.
+        """Return the examples without those whose tests are too weak to judge a program.
 
-        One line says how many are left out, and why.
+        Prints how many are left out, and why.
 
         Raises:
-            UserError: none is left.
+            UserError: all are left out.
         """
         if self.spec.kind != "program" or not self.config.critic.program.gate:
             return list(examples)
@@ -223,16 +219,18 @@ class CriticFactory:
             counts = Counter(filter(None, reasons)).most_common(3)
             common = ", ".join(f"{count} where {why}" for why, count in counts)
             excluded = f"{len(examples) - len(admitted)} of {len(examples)} tasks are left out"
-            problem = f"{excluded}, their tests tell nothing: {common}"
+            problem = f"{excluded} because their tests do not judge a program: {common}"
             if not admitted:
-                cure = "choose data with stricter tests; --critic.program.gate false judges by these"
+                cure = "choose data with stricter tests, or --critic.program.gate false to use these"
                 raise UserError(problem, cure)
             print(problem, file=sys.stderr)
         return admitted
 
     def _gate_reasons(self, examples: Sequence[Example]) -> list[str]:
-        """The reason why a task may not judge a program, "" where it may; stored in the folder of
-        the run."""
+        """Return why the tests of each task must not judge a program, "" if they may.
+
+        The reasons are stored in the run's folder.
+        """
         file, runner = self.config.run.folder / GATES_FILE, self.runner
         stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
@@ -254,7 +252,7 @@ class CriticFactory:
 
 
 def critic_settings(config: Config, spec: CriticSpec) -> Settings | None:
-    """The settings of a critic: `critic.<kind>`, or `extra.<kind>` for a critic of the user's own.
+    """Return the settings of a critic: `critic.<kind>`, or `extra.<kind>` for a user's critic.
 
     Raises:
         UsageError: `extra.<kind>` does not fit the class that the spec names.
@@ -290,7 +288,7 @@ def critic_inputs(config: Config, critic: Critic | None = None) -> dict[str, str
 
 
 def digest_of_path(path: Path) -> str:
-    """A digest of a file, or of all files in a folder and below."""
+    """Return a digest of a file, or of all files in a folder and its subfolders."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -298,21 +296,16 @@ def digest_of_path(path: Path) -> str:
 
 
 def prompt_name(critic: PromptedSettings, settings: TaskSettings, task: Task | None = None) -> str:
-    """The prompt of an annotator: the one in the settings, else that of the task, which may be
-    loaded already.
+    """Return the name of an annotator's prompt: from its settings, else that of the task.
 
-    The package's tasks need not be loaded for it, which takes their data.
+    A built-in task is not loaded for this, since loading reads its data.
     """
-    return (
-        critic.prompt
-        or (task.critic_prompt if task else TASK_PROMPTS.get(settings.name, ""))
-        or (load_task(settings).critic_prompt)
-    )
+    built_in = task.critic_prompt if task else TASK_PROMPTS.get(settings.name, "")
+    return critic.prompt or built_in or load_task(settings).critic_prompt
 
 
 def load_prompt(name: str) -> Prompt:
-    """Return a critic's prompt: a prompt file by its stem or path, or a `Prompt` written as
-    `module:NAME`.
+    """Return a critic's prompt: a file by its stem or path, or a `Prompt` as `module:NAME`.
 
     Raises:
         UserError: there is no such prompt.
@@ -324,24 +317,23 @@ def load_prompt(name: str) -> Prompt:
     return replace(prompt, version=version)
 
 
-def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> PromptedCritic:
-    """The prompted critic over an endpoint, with a prompt by its name (`load_prompt`).
+def prompted_critic(chat: OpenAIChat, prompt: str, use_evidence: bool = False) -> PromptedCritic:
+    """Return the prompted critic over an endpoint, with a prompt by name (`load_prompt`).
 
-    With `known`, what is known about the very responses is used: the outcome of their tests is
-    shown, and where a person wrote about one, that feedback is anchored instead of a second
-    opinion.
+    With `use_evidence` the prompt includes the outcome of a response's tests, and a person's
+    comment on a response is anchored to its words instead of asking for a second opinion.
     """
-    asked, anchor = load_prompt(prompt), load_prompt(ANCHOR)
-    tested = TESTED.get(prompt) if known else None
+    main, anchor = load_prompt(prompt), load_prompt(ANCHOR)
+    # The ids of paid questions contain the file's first name, which the version keeps.
+    anchor = replace(anchor, version=anchor.version.replace(ANCHOR, "ground"), format=PLACES)
+    tested = TESTED.get(prompt) if use_evidence else None
     return PromptedCritic(
         chat,
-        asked,
-        Source(kind="llm", model=chat.name, prompt_version=asked.version),
+        main,
+        Source(kind="llm", model=chat.name, prompt_version=main.version),
         annotator=True,
         tested=load_prompt(tested) if tested else None,
-        # The version keeps the name the file had at first: the ids of questions that were paid for
-        # hold it.
-        anchor=replace(anchor, version=anchor.version.replace(ANCHOR, "ground"), format=PLACES) if known else None,
+        anchor=anchor if use_evidence else None,
     )
 
 
@@ -349,7 +341,7 @@ def prompted_critic(chat: OpenAIChat, prompt: str, known: bool = False) -> Promp
 class RewardModel:
     """The trained reward model of a run, which judges `batch_size` answers at a time.
 
-    With `by_score` only the score is paid, and a model with a score head writes nothing else.
+    With `by_score` only the score is rewarded, and a model with a score head generates no text.
     """
 
     run: RunFolder
@@ -359,14 +351,14 @@ class RewardModel:
 
     @staticmethod
     def of(config: Config) -> RewardModel:
-        """Return the reward model of a configuration. Its batches are as large as the policy's."""
+        """Return the reward model of a configuration, with the batch size of the policy."""
         return RewardModel(RunFolder.of(config), config.reward_model, config.generation.batch_size)
 
     def load(self, shared: Policy | None = None) -> Policy:
-        """Load the model, as an adapter beside that of `shared` if given.
+        """Load the model, or add it to `shared` as a second adapter.
 
         Raises:
-            UserError: there is none, or it cannot stand on the base weights of `shared`.
+            UserError: there is no reward model, or its base weights differ from those of `shared`.
         """
         from text2grad.policy.adapters import beside
 
@@ -375,14 +367,15 @@ class RewardModel:
 
     @property
     def prompt_and_source(self) -> tuple[str, Source]:
-        """The prompt that it was trained with, and the source of its critiques."""
+        """The model's training prompt, and the source of its critiques."""
         version = prompt_version(REWARD_MODEL_PROMPT)
         source = Source(kind="reward_model", model=str(self.run.reward_model_folder), prompt_version=version)
         return read_prompt(REWARD_MODEL_PROMPT), source
 
     def endpoint(self, url: str) -> EndpointSettings:
-        """Return the settings of an OpenAI-compatible server that holds the model, by the name of
-        its folder.
+        """Return the endpoint settings of an OpenAI-compatible server of the model.
+
+        The model's name there is its folder.
 
         Raises:
             UserError: the model has a head, which such a server does not load, or
@@ -392,12 +385,12 @@ class RewardModel:
 
         settings, folder = self.settings, self.run.reward_model_folder
         if settings.tags or settings.score_head or head_files(folder):
-            problem = "an OpenAI-compatible server serves no tagger and no score head"
-            cure = f"text2grad serve {self.run.path}, and --critic.kind with the address that it prints"
+            problem = "an OpenAI-compatible server does not support taggers and score heads"
+            cure = f"run text2grad serve {self.run.path}, and set --critic.kind to the address that it prints"
             raise UserError(f"critic.reward_model.base_url: {problem}", cure)
         if settings.grounded == "on":
-            problem = "reward_model.grounded on: a server does not limit quotes to the response"
-            raise UserError(problem, "--reward_model.grounded auto, which counts those that are lost")
+            problem = "reward_model.grounded on: a server does not restrict quotes to the response"
+            raise UserError(problem, "--reward_model.grounded auto counts quotes that do not match instead")
         return EndpointSettings(
             model=str(folder),
             base_url=url,
@@ -406,8 +399,10 @@ class RewardModel:
         )
 
     def excess(self) -> Callable[[Sequence[Message]], int]:
-        """Return what counts the tokens by which a conversation is too long, where the model's
-        folder is here."""
+        """Return a function that counts the tokens by which a conversation is too long.
+
+        It returns 0 if the model's folder is on another machine.
+        """
         from text2grad.policy.encode import encode_prompt
         from text2grad.policy.files.tokenizer import load_tokenizer
         from text2grad.policy.files.weights import read_config
@@ -424,8 +419,7 @@ class RewardModel:
         return excess
 
     def over(self, model: Policy) -> PromptedCritic | TaggerCritic:
-        """The critic over the loaded model: it writes z, or of it the verdict alone, or labels
-        tokens.
+        """Return the critic over the loaded model: it writes z or only the verdict, or tags tokens.
 
         Raises:
             UserError: the model was trained as the other kind.
@@ -437,8 +431,8 @@ class RewardModel:
         settings, name = self.settings, str(self.run.reward_model_folder)
         kind = "generative" if model.span_head is None else "tagger"
         if settings.kind != kind:
-            problem = f"the reward model in {name} is {kind}"
-            raise UserError(problem, f"--reward_model.kind {kind}, or train-reward again")
+            problem = f"the reward model in {name} was trained as {kind}"
+            raise UserError(problem, f"--reward_model.kind {kind}, or run train-reward again")
         prompt, source = self.prompt_and_source
         if settings.tags:
             return TaggerCritic(Tagger(model, self.batch_size), prompt, source)

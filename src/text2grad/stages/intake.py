@@ -1,4 +1,4 @@
-"""`import`: people's feedback becomes records."""
+"""`import`: convert people's feedback to records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from text2grad.stages.run_folder import RunFolder, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary(Summary):
-    """What was found (`data.records.ImportReport`), and the records of each data set that the file
-    now holds.
+    """The import report (`data.records.ImportReport`), and the file's record counts by data set.
 
-    `unscored` names ratings that are lost for want of a scale (`exit_code` 3), `scales` says how
-    the others were read, `marked_as_quoted` which words a comment quotes, `losses` the lines of
-    which something was not used, `ignored` the columns that were not read.
+    Attributes:
+        unscored: ratings without a known scale, which are not imported (`exit_code` 3).
+        scales: how the other ratings were read.
+        marked_as_quoted: words that were marked because a comment quotes them.
+        losses: lines that were used in part.
+        ignored: columns that were not read.
     """
 
     unscored: Sequence[str] | None = None
@@ -49,12 +51,11 @@ def run_import(
     sheet: str = "",
     skip: bool = False,
 ) -> ImportSummary:
-    """Add people's feedback to our records; say what was found, and what the file holds of each
-    data set.
+    """Add people's feedback to the run's records, or to the file `out`.
 
-    `names`, `scales`, `no_prompt`, `sheet` and `skip` are as `data.records.import_feedback` takes
-    them. Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the
-    report.
+    `names`, `scales`, `no_prompt`, `sheet` and `skip` are arguments of
+    `data.records.import_feedback`. Without `out`, the figures of each data set are also written to
+    `evaluation/import_<data set>.json`, for the report.
     """
     from text2grad.data.records import import_feedback, merge_feedback, reports_by_data_set
 

@@ -1,8 +1,8 @@
-"""`merge`: a trained policy or reward model for other programs, with a model card.
+"""`merge`: export a trained policy or reward model for other programs, with a model card.
 
-It is a plain Hugging Face folder, with a GGUF file in it if asked for, or a folder of the adapter
-alone. An adapter is merged in float32, layer by layer, on the CPU. A half type keeps little of a
-small change, and the summary says how much.
+The result is a plain Hugging Face folder, optionally with a GGUF file, or a folder with the adapter
+alone. An adapter is merged in float32, layer by layer, on the CPU. Rounding to a half-precision
+type loses part of a small change, and the summary reports how much is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from text2grad.policy.files.smollm2 import GGUF, HUB_NAME
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, BASE, base_of, is_adapter, load_model, merge_layers
 from text2grad.stages import Summary
-from text2grad.stages.run_folder import RunFolder
+from text2grad.stages.run_folder import GATE_FILE, RunFolder
 from text2grad.stages.training import MODEL_NOTE, prepare
 
 REWARD_MODEL = "reward_model"
@@ -45,11 +45,10 @@ VLLM_RANK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSummary(Summary):
-    """The folder of the model, its contents, the commands that serve it, and its name on the hub if
-    pushed.
+    """The folder of the model, its contents, the commands that serve it, and its name on the hub.
 
-    `kept`, of an adapter that was merged into weights of a half type: the cosine between what it
-    was trained to change and what is left of that after rounding; 1 would be all of it.
+    `kept`, for an adapter merged into half-precision weights, is the cosine between the trained
+    change and the change after rounding, at most 1.
     """
 
     out: str
@@ -67,8 +66,8 @@ class MergeForm:
     """The form of a merge: a merged model, or with `adapter` the adapter alone.
 
     Args:
-        dtype: None: float32 where an adapter is merged, else the type in which the model was saved.
-        gguf: also a GGUF file of the merged model, in that type.
+        dtype: the type of the weights; None: float32 if an adapter is merged, else the saved type.
+        gguf: also write a GGUF file of the merged model, in the same type.
         base: the name of the adapter's base model for other programs; empty: its name on the hub,
             else its folder.
     """
@@ -82,25 +81,25 @@ class MergeForm:
 def run_merge(
     config: Config, target: str, out: Path, license_name: str, hub: str | None, form: MergeForm = MergeForm()
 ) -> MergeSummary:
-    """Write the model of this run named `target` to `out` in the form asked for, and push it to
-    `hub` if asked to.
+    """Write the run's model `target` to `out` in the given form, and push it to `hub` if set.
+
+    The verdict of `train-reward` (`gate.json`) is copied with a reward model.
 
     Raises:
-        UserError: there is no such model, `out` is not an empty folder, the hub refuses it, or the
-            model has no adapter, or no GGUF form that is written here; or `form` would lose a head
-            of the model.
+        UserError: there is no such model, `out` is not an empty folder, the hub refuses the model,
+            the model has no adapter or no supported GGUF form, or `form` would lose a head.
     """
     run = prepare(config)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty", "give --out a new folder")
+        raise UserError(f"{out} is not empty", "set --out to a new folder")
     if form.gguf:
         with optional_packages():
-            import gguf  # noqa: F401  # before anything is written
+            import gguf  # noqa: F401  # fails before anything is written
     source = run.find_policy(target)
     heads = head_files(source)
     if heads and (form.gguf or form.adapter):
         problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
-        raise UserError(problem, "leave both out: a merged folder keeps it")
+        raise UserError(problem, "remove both options: a merged folder keeps the head")
     tokenizer = load_tokenizer(str(source))
     kept, base, file = None, "", out / f"{out.resolve().name}.gguf"
     if form.adapter:
@@ -113,10 +112,11 @@ def run_merge(
         kind = str(model.dtype).removeprefix("torch.")
         written = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
         serve = [f"vllm serve {out}", f"transformers serve {out}"]
-        if heads:  # other servers would leave it out
+        if heads:  # other servers would ignore the head
             serve = [f"text2grad serve {run.path} --critic.kind reward_model --critic.reward_model.folder {out}"]
-    for head in heads.values():
-        shutil.copyfile(head, out / head.name)
+    verdict = source.parent / GATE_FILE
+    for path in (*heads.values(), *([verdict] if verdict.is_file() else [])):
+        shutil.copyfile(path, out / path.name)
     make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
@@ -129,37 +129,36 @@ def run_merge(
     (out / "README.md").write_text(card, encoding="utf-8")
     if obstacle is not None:
         command = f"python convert_hf_to_gguf.py {out} --outfile {file}"
-        raise UserError(f"no GGUF file: {obstacle}; {out} is complete", f"llama.cpp's own converter: {command}")
+        problem = f"no GGUF file was written: {obstacle}; the rest of {out} is complete"
+        raise UserError(problem, f"use the converter of llama.cpp: {command}")
     if hub:
         _push(out, hub)
     return MergeSummary(out=str(out), written=written, serve=tuple(serve), kept=kept, hub=hub or None)
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
-    """Return the defaults with which a server samples from a model, with the stop tokens of
-    training.
+    """Return the sampling defaults for servers, with the stop tokens of training.
 
-    A policy keeps the base model's sampling and penalties. A reward model is read greedily: a
-    penalty for repetition, say, would change its critiques.
+    A policy keeps the base model's sampling settings and penalties. A reward model is decoded
+    greedily, without penalties, which would change its critiques.
     """
-    ends: dict[str, Any] = {"eos_token_id": stop_ids(tokenizer, model), "pad_token_id": tokenizer.pad_token_id}
+    ids: dict[str, Any] = {"eos_token_id": stop_ids(tokenizer, model), "pad_token_id": tokenizer.pad_token_id}
     if target == REWARD_MODEL:
-        return GenerationConfig(bos_token_id=tokenizer.bos_token_id, **ends)  # type: ignore[no-untyped-call]
+        return GenerationConfig(bos_token_id=tokenizer.bos_token_id, **ids)  # type: ignore[no-untyped-call]
     config: GenerationConfig = copy.deepcopy(model.generation_config)
-    for name, value in ends.items():
+    for name, value in ids.items():
         setattr(config, name, value)
     return config
 
 
 def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
-    """Write the adapter in `source` alone; return the name of its base model, and the command that
-    serves it.
+    """Write only the adapter of `source`; return its base model's name and the serving command.
 
     Raises:
-        UserError: there is none, it is damaged, or its base model is a GGUF file.
+        UserError: there is no adapter, it is damaged, or its base model is a GGUF file.
     """
     if not is_adapter(str(source)):
-        raise UserError(f"{source} is a whole model, not an adapter", "merge it without --adapter")
+        raise UserError(f"{source} is a full model, not an adapter", "merge it without --adapter")
     refuse_damaged(source)
     config = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     config[BASE] = base or _name_of_base(base_of(str(source)))
@@ -175,40 +174,44 @@ def _name_of_base(base: str) -> str:
     """Return the name of a base model for other programs: on the hub, else its folder.
 
     Raises:
-        UserError: it is a GGUF file, to which other programs add no adapter.
+        UserError: the base model is a GGUF file, to which other programs cannot add an adapter.
     """
     if base == SMOLLM2:
         warn_once(
-            f"the adapter was trained on the dequantised weights of {GGUF}: those of {HUB_NAME} differ a little"
+            f"the adapter was trained on the dequantised weights of {GGUF}; those of {HUB_NAME} differ slightly"
         )
         return HUB_NAME
     if is_gguf(base):
-        problem = f"the base model of the adapter is the GGUF file {base}, to which others add no adapter"
-        raise UserError(problem, "--base NAME (the model it was made from), or merge without --adapter")
+        problem = f"other programs cannot add an adapter to its base model, the GGUF file {base}"
+        raise UserError(problem, "set --base to the model it was converted from, or merge without --adapter")
     in_cache = IN_HUB_CACHE.search(base)
     return f"{in_cache[1]}/{in_cache[2]}" if in_cache else base
 
 
 def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
-    """A model with its adapter merged, and the cosine of trained and kept change (None: nothing is
-    rounded)."""
+    """Merge the adapter of a model into its weights.
+
+    Returns:
+        The model, and the cosine of the trained change and the change after rounding; None if
+        nothing is rounded.
+    """
     if not is_adapter(folder):
         return load_model(folder, dtype or "auto"), None
-    model, wanted = load_model(folder, "auto"), getattr(torch, dtype or "float32")
-    squares = torch.zeros(3, dtype=torch.float64)
+    model, target_dtype = load_model(folder, "auto"), getattr(torch, dtype or "float32")
+    sums = torch.zeros(3, dtype=torch.float64)
     for _, layer, before in merge_layers(model):
         trained = layer.weight.detach() - before
-        layer.to(wanted)
-        kept = layer.weight.detach().float() - before.to(wanted).float()
-        pairs = ((trained, kept), (trained, trained), (kept, kept))
-        squares += torch.stack([(one.double() * other.double()).sum() for one, other in pairs])
-    product, *norms = squares.tolist()
+        layer.to(target_dtype)
+        rounded = layer.weight.detach().float() - before.to(target_dtype).float()
+        pairs = ((trained, rounded), (trained, trained), (rounded, rounded))
+        sums += torch.stack([(a.double() * b.double()).sum() for a, b in pairs])
+    product, *norms = sums.tolist()
     cosine = product / (norms[0] * norms[1]) ** 0.5 if all(norms) else float(not any(norms))
-    return model.unload().to(wanted), None if wanted == torch.float32 else cosine
+    return model.unload().to(target_dtype), None if target_dtype == torch.float32 else cosine
 
 
 def _card(config: Config, run: RunFolder, target: str, license_name: str, written: str, base: str) -> str:
-    """The model card; `base` is that of an adapter alone."""
+    """Return the model card; `base` is empty unless only the adapter is written."""
     note = run.path / MODEL_NOTE
     origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     return render_text(
@@ -219,7 +222,7 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, writte
         origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
-        command=_command(target),
+        command=_training_command(target),
         written=written,
         adapter=bool(base),
         versions={name: version(name) for name in PACKAGES},
@@ -227,19 +230,19 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, writte
     )
 
 
-def _command(target: str) -> str:
+def _training_command(target: str) -> str:
     stages = {REWARD_MODEL: "train-reward", "sft": "sft"}
-    words = [f"text2grad {stages.get(target, 'train')} --config {SETTINGS_FILE}"]
-    return " ".join([*words, *([] if target in stages else [f"--name {target}"])])
+    name = "" if target in stages else f" --name {target}"
+    return f"text2grad {stages.get(target, 'train')} --config {SETTINGS_FILE}{name}"
 
 
 def _metrics(run: RunFolder, target: str) -> dict[str, float]:
-    """The figures of a model; those on other tasks than the run's own carry the task's name."""
-    found = _figures(run.evaluation / f"{target}.json") | _figures(run.results / f"{target}.json")
+    """Return the figures of a model; figures on other tasks have the task's name as a prefix."""
+    metrics = _figures(run.evaluation / f"{target}.json") | _figures(run.results / f"{target}.json")
     for file in sorted(run.evaluation.glob(f"*/{target}.json")):
         if file.parent != run.results:
-            found |= {f"{file.parent.name}: {name}": value for name, value in _figures(file).items()}
-    return found
+            metrics |= {f"{file.parent.name}: {name}": value for name, value in _figures(file).items()}
+    return metrics
 
 
 def _figures(file: Path) -> dict[str, float]:
@@ -258,5 +261,5 @@ def _push(folder: Path, name: str) -> None:
         api.upload_folder(repo_id=name, folder_path=folder)
     except (OSError, ValueError) as error:  # HfHubHTTPError is an OSError
         raise UserError(
-            f"{name!r} was not pushed, {folder} is complete: {first_line(error)}", "hf auth login"
+            f"{folder} is complete, but was not pushed to {name!r}: {first_line(error)}", "hf auth login"
         ) from error

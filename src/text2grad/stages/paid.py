@@ -1,5 +1,4 @@
-"""`annotate` with an endpoint: every answer is paid for once, through a journal beside the
-records."""
+"""`annotate` with an endpoint: a journal next to the records makes every answer cost money once."""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ from text2grad.stages.critics import prompted_critic
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK
 
 MOST_MOVED = 0.5
-"""Share of the canaries that a critic may misjudge."""
+"""The largest share of the canaries that a critic may misjudge."""
 
 
 @dataclass(frozen=True)
 class AnnotateOptions:
-    """What the command line says beside the settings: how far to go this time.
+    """Command-line options of `annotate` that are not settings.
 
-    All but `limit`, `start` (the policy that answers; "": the SFT policy) and `sheet` (of a
-    workbook) are for a critic behind an endpoint.
-    `canaries` None: wherever it is asked now, not where requests or answers are a file.
+    All but `limit`, `start` (the policy to sample; "": the SFT policy) and `sheet` (of a workbook)
+    apply to a critic behind an endpoint only. `canaries` None: canaries are judged, unless requests
+    or answers are files.
     """
 
     plan: bool = False
@@ -54,19 +53,18 @@ class AnnotateOptions:
 
     @property
     def asks(self) -> bool:
-        """Whether a server is asked now, so that a key may be needed."""
+        """True if a server is called now, so that a key may be needed."""
         return not self.plan and self.requests is None and self.answers is None
 
     @property
     def with_canaries(self) -> bool:
-        """Whether the critic is tried on canaries first."""
+        """True if the critic has to judge canaries first."""
         return self.requests is None and self.answers is None if self.canaries is None else self.canaries
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaidSummary(Summary):
-    """How the questions of a job ended, what they cost (`OpenAIChat.tally`), and the records that
-    were written."""
+    """Outcomes and cost of a job's questions (`OpenAIChat.tally`), and counts of its records."""
 
     tally: Mapping[str, float | None] = inlined()
     canaries: Mapping[str, Any] = inlined()
@@ -81,15 +79,14 @@ class PaidSummary(Summary):
 
     @property
     def spent(self) -> float:
-        """USD used of the job's budget: answers, and requests that may cost without an answer."""
+        """The USD used of the job's budget, including requests that may cost without an answer."""
         return (self.tally["usd"] or 0.0) + (self.tally["usd_without_answer"] or 0.0)
 
     def with_heldout(self, other: PaidSummary) -> PaidSummary:
-        """Together with the job for held-out prompts. `usd_without_answer` stays that of the
-        first."""
+        """Add the summary of the job for held-out prompts; `usd_without_answer` is not added."""
         names = (*STATES, "requested", "pending", "usd")
-        both = {name: (self.tally[name], other.tally[name]) for name in names}
-        sums = {name: None if a is None or b is None else a + b for name, (a, b) in both.items()}
+        pairs = {name: (self.tally[name], other.tally[name]) for name in names}
+        sums = {name: None if a is None or b is None else a + b for name, (a, b) in pairs.items()}
         return replace(
             self,
             tally={**self.tally, **sums},
@@ -101,28 +98,33 @@ class PaidSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSummary(Summary):
-    """What a job would still cost (`OpenAIChat.plan`)."""
+    """The remaining cost of a job (`OpenAIChat.plan`)."""
 
     records: int
     cost: Mapping[str, Any] = inlined()
 
 
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
-    """A critic that answers at once has no journal and no price: it must not seem to have planned
-    anything."""
-    given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit, start=options.start))
-    words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
+    """Refuse options for endpoints with a critic that has no endpoint.
+
+    Raises:
+        UsageError: such an option is set.
+    """
+    values, defaults = asdict(options), asdict(AnnotateOptions(limit=options.limit, start=options.start))
+    flags = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
     if options.canaries is False:
-        words["canaries"] = "no-canaries"
-    odd = [f"--{words.get(name, name.replace('_', '-'))}" for name in given if given[name] != usual[name]]
-    if odd:
-        raise UsageError(f"{', '.join(odd)}: only where a chat model is asked", "--annotate.critic prompted")
+        flags["canaries"] = "no-canaries"
+    unused = [f"--{flags.get(name, name.replace('_', '-'))}" for name in values if values[name] != defaults[name]]
+    if unused:
+        raise UsageError(f"{', '.join(unused)}: only for a chat model", "--annotate.critic prompted")
 
 
 @dataclass(frozen=True)
 class PaidJob:
-    """Questions to a chat model behind an endpoint, each paid for once, out of the budget of the
-    endpoint."""
+    """A job that asks a chat model behind an endpoint, within the endpoint's budget.
+
+    Every question is paid for once.
+    """
 
     endpoint: EndpointSettings
     prompt: str
@@ -131,50 +133,50 @@ class PaidJob:
     def annotate(self, items: Items, target: Path) -> PaidSummary:
         """Have every item judged once, and write the records to `target`.
 
-        Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was
-        answered is kept and the same command asks only for the rest. `exit_code` of the summary: 3
-        not all ok, 4 budget, 75 batch pending.
+        Answers are first written to the journal `<target>.journal`. Whatever happens, they are
+        kept, and the same command asks only the remaining questions. The summary's `exit_code` is 3
+        if some questions failed, 4 if the budget is spent, 75 if a batch is pending.
 
         Raises:
-            UserError: a mistake that fails every question.
+            UserError: every question would fail.
         """
         if not self.options.with_canaries:
             return self._annotate(items, target)
-        canaries = self._try_canaries(target)
+        canaries = self._judge_canaries(target)
         return self._after(canaries.pop("canaries_spent"))._annotate(items, target, canaries)
 
     def annotate_both(self, train: Sequence[Item], heldout: Sequence[Item], target: Path) -> PaidSummary:
-        """Have both parts of a run judged out of one budget: records of held-out prompts are beside
-        `target`."""
+        """Have the training and held-out parts of a run judged within one budget.
+
+        Records of held-out prompts are written to the folder of `target`.
+        """
         summary = self.annotate(lambda: train, target)
         if not heldout:
             return summary
         job = self._after(summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
-        others = job._annotate(lambda: heldout, target.with_name(HELDOUT_FEEDBACK), add_requests=True)
-        return summary.with_heldout(others)
+        heldout_target = target.with_name(HELDOUT_FEEDBACK)
+        return summary.with_heldout(job._annotate(lambda: heldout, heldout_target, add_requests=True))
 
     def plan(self, items: Items, target: Path) -> PlanSummary:
-        """Return the cost of what is still to be asked; nothing is sent, and nothing is written."""
+        """Return the cost of the remaining questions, without sending or writing anything."""
         journal = journal_of(target)
         stored = journal if journal.is_file() and self.options.resume else None
         with self._with_budget(None)._chat(stored) as chat:
-            critic = prompted_critic(chat, self.prompt, known=True)
-            records = sum(1 for _ in self._asked(items))
+            critic = prompted_critic(chat, self.prompt, use_evidence=True)
+            records = sum(1 for item in items() if self._is_question(item))
             return PlanSummary(records=records, cost=chat.plan(self._questions(critic, items)))
 
-    def _asked(self, items: Items) -> Iterator[Item]:
-        """Return the items to ask about: with `--anchor`, those with a person's words to place."""
-        return (item for item in items() if item.comment or not self.options.anchor)
+    def _is_question(self, item: Item) -> bool:
+        """True if the critic is asked about the item; with `--anchor`, if a comment needs marks."""
+        return bool(item.comment) or not self.options.anchor
 
     def _questions(self, critic: PromptedCritic, items: Items) -> Iterator[Question]:
-        return (critic.question(item.example, item.response) for item in self._asked(items))
+        return (critic.question(item.example, item.response) for item in items() if self._is_question(item))
 
     def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
-        """Yield the records of the answers so far, in the order of the items; others of a file are
-        unchanged."""
+        """Yield a record per answer so far, in the order of the items; others stay unchanged."""
         for item in items():
-            is_asked = item.comment or not self.options.anchor
-            judged = list(critic.feedback([(item.example, item.response)])) if is_asked else []
+            judged = list(critic.feedback([(item.example, item.response)])) if self._is_question(item) else []
             yield from map(item.with_spans, judged)
             if item.original is not None and not judged:
                 yield item.original
@@ -182,13 +184,12 @@ class PaidJob:
     def _annotate(
         self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False
     ) -> PaidSummary:
-        """Annotate without trying canaries; with `add_requests` the file of requests keeps those it
-        holds."""
+        """Annotate without canaries; with `add_requests`, append to the file of requests."""
         journal = journal_of(target)
         if not self.options.resume:
             _set_aside(journal)
         with self._chat(journal) as chat:
-            critic = prompted_critic(chat, self.prompt, known=True)
+            critic = prompted_critic(chat, self.prompt, use_evidence=True)
             try:
                 done = self._ask(chat, critic, items, add_requests)
             finally:
@@ -207,7 +208,7 @@ class PaidJob:
             )
 
     def _ask(self, chat: OpenAIChat, critic: PromptedCritic, items: Items, add_requests: bool) -> bool:
-        """Ask as the options say; False while answers are still to come from elsewhere."""
+        """Ask the questions as the options require; return False while answers are pending."""
         options = self.options
 
         def questions() -> Iterator[Question]:
@@ -216,14 +217,15 @@ class PaidJob:
         if options.requests is not None:
             count = write_requests(chat, questions, options.requests, add=add_requests)
             more = " more" if add_requests else ""
-            _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
+            line = f"{count}{more} requests written to {options.requests}: run them, then use --read-answers FILE"
+            _print_status(line)
             return not count
         if options.answers is not None:
             with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
                 read_answers(chat, questions, critic.verdict, lines)
             return True
         if options.batch:
-            return not run_batch(chat, questions, critic.verdict, _say)
+            return not run_batch(chat, questions, critic.verdict, _print_status)
         chat.settle(questions(), critic.verdict)
         return True
 
@@ -235,46 +237,48 @@ class PaidJob:
         return replace(self, endpoint=self.endpoint.model_copy(update={"budget_usd": usd}))
 
     def _after(self, spent: float) -> PaidJob:
-        """The same job with what is left of the budget."""
+        """Return the job with the remaining budget."""
         budget = self.endpoint.budget_usd
         return self if budget is None else self._with_budget(max(0.0, budget - spent))
 
-    def _try_canaries(self, target: Path) -> dict[str, Any]:
-        """Have the canaries judged into a file beside `target`: how many, how many have moved, and
-        what they cost.
+    def _judge_canaries(self, target: Path) -> dict[str, Any]:
+        """Have the canaries judged, and return their counts and cost for the summary.
 
-        A critic that misjudges more than `MOST_MOVED` of them, or all, is not asked anything else.
-        The same command asks it about all of them again: the server may have been repaired.
+        A critic that misjudges more than `MOST_MOVED` of the canaries is refused. The same command
+        asks about all canaries again, since the server may have been fixed.
+
+        Raises:
+            UserError: the critic misjudges too many canaries, or no answer is readable.
         """
-        known = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
-        canaries = [Item(*pair) for pair in known]
-        place, options = canaries_path(target), self.options
-        once = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
-        summary = once._annotate(lambda: canaries, place)
-        figures = measure((), read_jsonl(place, Feedback))
+        pairs = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
+        canaries = [Item(*pair) for pair in pairs]
+        path, options = canaries_path(target), self.options
+        job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
+        summary = job._annotate(lambda: canaries, path)
+        figures = measure((), read_jsonl(path, Feedback))
         moved, judged = figures["canaries_moved"], figures["canaries"]
-        cure = f"read {place}; another model or prompt, or --no-canaries"
+        cure = f"read {path}; try another model or prompt, or --no-canaries"
         unreadable, misjudged = not judged and not summary.tally["pending"], moved > MOST_MOVED * judged
         if unreadable or misjudged:
-            _set_aside(journal_of(place))
+            _set_aside(journal_of(path))
         if unreadable:
             raise UserError("this critic gave no readable answer to any canary", cure)
         if misjudged:
-            problem = f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them"
+            problem = f"{moved} of {judged} canaries moved: this critic misses obvious faults, or obeys the answers"
             raise UserError(problem, cure)
         if moved:
-            _say(f"{moved} of {len(canaries)} canaries moved: read {place} before you trust this critic")
+            _print_status(f"{moved} of {len(canaries)} canaries moved: read {path} before you trust this critic")
         return {
             "canaries": judged,
             "canaries_moved": moved,
             "canaries_usd": summary.tally["usd"],
             "canaries_spent": summary.spent,
-            "canaries_out": str(place),
+            "canaries_out": str(path),
         }
 
 
 def journal_of(target: Path) -> Path:
-    """Where the answers are kept of which the records of `target` are made."""
+    """Return the path of the journal with the answers behind the records in `target`."""
     return target.with_name(target.name + ".journal")
 
 
@@ -286,12 +290,12 @@ def _exit_code(chat: OpenAIChat, tally: Mapping[str, float | None], done: bool) 
     return 0 if tally["ok"] == tally["requested"] and not tally["pending"] else EXIT_SOME_RECORDS_FAILED
 
 
-def _set_aside(place: Path) -> None:
-    """Start afresh; paid answers are renamed, never deleted."""
-    if place.is_file():
-        number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}.{n}").exists())
-        place.rename(place.with_name(f"{place.name}.{number}"))
+def _set_aside(journal: Path) -> None:
+    """Rename a journal, so that the job starts over without deleting paid answers."""
+    if journal.is_file():
+        number = next(n for n in range(1, 1_000_000) if not journal.with_name(f"{journal.name}.{n}").exists())
+        journal.rename(journal.with_name(f"{journal.name}.{number}"))
 
 
-def _say(line: str) -> None:
+def _print_status(line: str) -> None:
     print(line, file=sys.stderr)

@@ -30,6 +30,8 @@ ANSWERS = ".answers.json"
 SCORES = ".scores.json"
 CHOICE = "choice.json"
 """The file in a policy's folder that names the training step and the measure that selected it."""
+GATE_FILE = "gate.json"
+"""The verdict on a reward model: next to its folder, or inside a merged one."""
 SFT, BASE = "sft", "base"
 """The policies that training starts from."""
 MAIN = ("pass", "rouge_l")

@@ -1,4 +1,4 @@
-"""Responses of a policy: token ids, text, and items for `annotate`."""
+"""Sampling from a policy: token ids, text, and items for `annotate`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def sample(
     generation: GenerationSettings,
     environment: MakeEnvironment | None = None,
 ) -> list[tuple[list[Any], str]]:
-    """One response per example: the sampled ids, and the text read off them. Reports its progress.
+    """Sample one response per example, and report progress.
 
-    In an environment the response is an episode: the ids of each turn, and the transcript, or the
-    text of its one turn.
+    Returns:
+        The sampled ids and the text of each response. In an environment, a response is an episode:
+        the ids of each turn, and the transcript (the text, if it has a single turn).
     """
     if not examples:
         return []
@@ -51,13 +52,13 @@ def sample(
     played = play(policy, examples, environment, generation, progress=progress)
     for example, item in zip(examples, played, strict=True):
         runs = groupby(zip(item.ids, item.mask or [], strict=True), key=itemgetter(1))
-        turns = [[index for index, _ in run] for own, run in runs if own]
+        turns = [[index for index, _ in run] for is_sampled, run in runs if is_sampled]
         episodes.append((turns, words_and_tokens(table, example, item)[0]))
     return episodes
 
 
 def with_room(policy: Policy, examples: Sequence[Example], tokens: int) -> list[Example]:
-    """The examples whose prompts leave room for an answer of this many tokens."""
+    """Return the examples whose prompts leave room for an answer of this many tokens."""
     if policy.context is None:
         return list(examples)
     room = policy.context - tokens
@@ -76,29 +77,29 @@ def sampled_items(
     sampled = sample(policy, repeated, generation, environment)
     items = []
     for example, answer in zip(repeated, sampled, strict=True):
-        ids, response = answer  # with its ids the response is not tokenised again
-        one_turn = environment is not None and not isinstance(response, Transcript)
-        meta = {**example.meta, TOKEN_IDS: ids[0] if one_turn else ids}
-        items.append(_sampled(example.model_copy(update={"meta": meta}), response))
+        ids, response = answer  # the ids are kept, so that the response is not tokenised again
+        is_single_turn = environment is not None and not isinstance(response, Transcript)
+        meta = {**example.meta, TOKEN_IDS: ids[0] if is_single_turn else ids}
+        items.append(_sampled_item(example.model_copy(update={"meta": meta}), response))
     return items
 
 
 def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
-    """The items with the outcome of their tests, where they have tests."""
-    found = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
+    """Run the tests of items that have some, and return all items with the outcomes in `meta`."""
+    outcomes = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
     return [
-        replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
-        for item, came in zip(items, found, strict=True)
+        replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **outcome}}))
+        for item, outcome in zip(items, outcomes, strict=True)
     ]
 
 
 def planned_items(examples: Sequence[Example], samples: int, tokens: int) -> list[Item]:
-    """Stand-ins for responses that are not sampled yet, as long as they may become."""
-    return [_sampled(example, "word " * tokens) for example in examples for _ in range(samples)]
+    """Return placeholders of maximal length for responses that are not sampled yet."""
+    return [_sampled_item(example, "word " * tokens) for example in examples for _ in range(samples)]
 
 
 def drafted_items(examples: Sequence[Example]) -> list[Item]:
-    """The data set's own drafts that people wrote about: only for these do their words hold."""
+    """Return the data set's drafts that have people's feedback."""
     drafted = [Item(example, str(example.meta.get(DRAFT, "")), shares_id=True) for example in examples]
     return [
         item
@@ -107,9 +108,10 @@ def drafted_items(examples: Sequence[Example]) -> list[Item]:
     ]
 
 
-def _sampled(example: Example, response: str) -> Item:
-    """A sampled response. What a person wrote is about another one, even where the data do not say
-    which, and so is what came of tests.
+def _sampled_item(example: Example, response: str) -> Item:
+    """Return an item without test outcomes, which belong to another response.
+
+    People's feedback belongs to another response too, even if the data do not include it.
     """
     meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
     unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}

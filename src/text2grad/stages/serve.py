@@ -1,4 +1,4 @@
-"""`serve`: the critic of a run behind HTTP."""
+"""`serve`: serve the critic of a run over HTTP."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from text2grad.errors import UsageError
 from text2grad.stages.critics import critic_factory
 
 JOURNAL = "serve.journal"
-"""In the folder of a run: the paid answers of a chat model."""
+"""The file in a run's folder with the paid answers of a chat model."""
 
 
 def run_serve(config: Config, host: str, port: int) -> int:
-    """Serve the configured critic until a signal comes; return the exit code.
+    """Serve the configured critic until a signal arrives; return the exit code.
 
     Raises:
-        UsageError: other machines may reach the server and there is no token, or the critic is a
-            served one.
-        UserError: the port is in use, or the critic cannot be made.
+        UsageError: the server is reachable from other machines without a token, or the configured
+            critic is itself served.
+        UserError: the port is in use, or the critic cannot be created.
     """
     token = token_of_environment()
     if not token and not is_loopback(host):
-        raise UsageError(f"{host} is open to other machines, and there is no token", f"export {TOKEN}=SECRET")
+        raise UsageError(f"{host} is reachable from other machines, and no token is set", f"export {TOKEN}=SECRET")
     if is_address(config.critic.kind):
-        problem = f"the critic of this run is already served, at {config.critic.kind}"
-        raise UsageError(problem, "--critic.kind names another")
+        problem = f"the critic of this run is already served at {config.critic.kind}"
+        raise UsageError(problem, "set --critic.kind to another critic")
     with listening(host, port) as listener, critic_factory(config) as factory:
         if factory.spec.kind == "reward_model":
             from text2grad.stages.training import prepare
@@ -35,5 +35,5 @@ def run_serve(config: Config, host: str, port: int) -> int:
             prepare(config)
         folder = config.run.folder
         with factory.open(journal=folder / JOURNAL if folder.is_dir() else None) as critic:
-            print(f"serving the critic {factory.kind} of {folder}", file=sys.stderr)
+            print(f"serving the {factory.kind} critic of {folder}", file=sys.stderr)
             return serve(CriticService(critic, token), listener)

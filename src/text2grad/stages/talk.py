@@ -1,5 +1,4 @@
-"""`sample` and `try`: what the policies of a run, or any models, answer to a prompt of one's
-own."""
+"""`sample` and `try`: answers of a run's policies, or of any models, to the user's prompts."""
 
 from __future__ import annotations
 
@@ -47,26 +46,25 @@ from text2grad.tasks.base import get_environment_factory
 BEFORE = "before"
 SHOWN_PROMPTS = 2
 SHOWN_TOKENS = 64
-"""Of an answer that is only shown."""
-FORGET, LEAVE = "/new", "/quit"
+"""The maximum length of an answer that is printed after training."""
+RESET, QUIT = "/new", "/quit"
 NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
 @dataclass(frozen=True)
 class PromptAnswers:
-    """A prompt, and what each policy answered."""
+    """A prompt and the answer of each policy."""
 
     example: Example
     answers: tuple[PolicyAnswer, ...]
 
     @property
     def prompt(self) -> str:
-        """The prompt as text."""
+        """The conversation as text."""
         return conversation_text(self.example.prompt)
 
     def as_row(self) -> dict[str, Any]:
-        """One line of JSON: `id`, `prompt`, `answers` with name, response and the judgement, where
-        there is one."""
+        """Return a JSON row: `id`, `prompt`, `answers` with name, response and any judgement."""
         answers = [
             {"name": answer.name, "response": answer.response, **_judgement_fields(answer.judgement)}
             for answer in self.answers
@@ -86,14 +84,13 @@ def _judgement_fields(judgement: Judgement | None) -> dict[str, Any]:
 def run_sample(
     config: Config, examples: Sequence[Example], names: Sequence[str], critique: bool
 ) -> list[PromptAnswers]:
-    """Have each of the named policies answer every prompt; with `critique`, the run's critic judges
-    the answers.
+    """Have the named policies answer every prompt; with `critique`, the critic judges the answers.
 
     Raises:
         UserError: there is no such policy, or a prompt is too long for one.
     """
     prepare(config)
-    with critic_factory(config) as factory, _critic(factory, examples, critique) as critic:
+    with critic_factory(config) as factory, _open_critic(factory, examples, critique) as critic:
         policies = factory.run.policies(names)
         return _answer_all(policies, examples, config.run.seed, config.generation, critic)
 
@@ -106,34 +103,21 @@ def _answer_all(
     critic: Critic | None = None,
     environment: MakeEnvironment | None = None,
 ) -> list[PromptAnswers]:
-    """The answers of all policies to each prompt, side by side, judged by the critic if there is
-    one."""
+    """Return the answers of all policies to each prompt, judged by the critic if there is one."""
     columns = []
     for name, settings in policies:
-        responses = _answers(settings, examples, seed, generation, environment)
+        policy = load_frozen(settings)  # one policy at a time is in memory
+        seed_everything(seed)  # all policies draw the same random numbers
+        responses = [text for _, text in sample(policy, examples, generation, environment)]
         judgements = get_judgements(critic, examples, responses) if critic else [None] * len(examples)
         columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
     rows = zip(*columns, strict=True)
     return [PromptAnswers(example, answers) for example, answers in zip(examples, rows, strict=True)]
 
 
-def _answers(
-    settings: PolicySettings,
-    examples: Sequence[Example],
-    seed: int,
-    generation: GenerationSettings,
-    environment: MakeEnvironment | None,
-) -> list[str]:
-    """Answers of one policy; one at a time is in memory, and each draws the same random numbers."""
-    policy = load_frozen(settings)
-    seed_everything(seed)
-    return [text for _, text in sample(policy, examples, generation, environment)]
-
-
 @contextmanager
-def _critic(factory: CriticFactory, examples: Sequence[Example], critique: bool) -> Iterator[Critic | None]:
-    """The critic of the run if it is asked for, with a journal in the run's folder if there is
-    one."""
+def _open_critic(factory: CriticFactory, examples: Sequence[Example], critique: bool) -> Iterator[Critic | None]:
+    """Open the run's critic if `critique`, with a journal in the run's folder if that exists."""
     if not critique:
         yield None
         return
@@ -144,36 +128,36 @@ def _critic(factory: CriticFactory, examples: Sequence[Example], critique: bool)
 
 
 class Conversation:
-    """A conversation with each of several policies, which are asked the same."""
+    """Parallel conversations: several policies answer the same messages."""
 
     def __init__(
         self, policies: Mapping[str, Policy], generation: GenerationSettings, critic: Critic | None
     ) -> None:
         self._policies, self._generation, self._critic = policies, generation, critic
         self._count = 0
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin again."""
+    def reset(self) -> None:
+        """Start over with an empty conversation."""
         self._turns: dict[str, tuple[Message, ...]] = dict.fromkeys(self._policies, ())
 
-    def ask(self, words: str) -> PromptAnswers:
+    def ask(self, message: str) -> PromptAnswers:
         """Return the answer of each policy to a message that continues the conversation.
 
         Raises:
-            UserError: the conversation is too long for a model; it stays as it was.
+            UserError: the conversation is too long for a model; it is left unchanged.
         """
         self._count += 1
         id, answers, turns = f"turn-{self._count}", [], {}
         for name, policy in self._policies.items():
-            prompt = (*self._turns[name], Message(role="user", content=words))
+            prompt = (*self._turns[name], Message(role="user", content=message))
             example = Example(id=id, prompt=prompt)
             text = sample(policy, [example], self._generation)[0][1]
             judgement = get_judgements(self._critic, [example], [text])[0] if self._critic else None
             answers.append(PolicyAnswer(name, text, judgement))
             turns[name] = (*prompt, Message(role="assistant", content=text))
         self._turns = turns
-        return PromptAnswers(typed_prompt(id, words), tuple(answers))
+        return PromptAnswers(typed_prompt(id, message), tuple(answers))
 
 
 def run_try(
@@ -184,38 +168,37 @@ def run_try(
     keep: bool = True,
     critique: bool = False,
 ) -> None:
-    """Answer line by line until there are no more; `keep`: as one conversation, which `/new` begins
-    again.
+    """Answer line by line until the input ends.
 
-    A line that does not fit is reported on stderr, and the conversation begins again.
+    With `keep` the lines are one conversation, until `/new` starts another. A line that does not
+    fit the context is reported on stderr and starts another too.
 
     Raises:
-        UserError: there is no such policy, or the critic cannot judge what a person types.
+        UserError: there is no such policy, or the critic is unable to judge typed prompts.
     """
     prepare(config)
     line = [typed_prompt("line", "")]
-    with critic_factory(config) as factory, _critic(factory, line, critique) as critic:
+    with critic_factory(config) as factory, _open_critic(factory, line, critique) as critic:
         policies = {name: load_frozen(policy) for name, policy in factory.run.policies(names)}
         seed_everything(config.run.seed)
         conversation = Conversation(policies, config.generation, critic)
-        for words in map(str.strip, lines):
-            if words == LEAVE:
+        for message in map(str.strip, lines):
+            if message == QUIT:
                 return
-            if words == FORGET or not keep:
-                conversation.forget()
-            if words and words != FORGET:
+            if message == RESET or not keep:
+                conversation.reset()
+            if message and message != RESET:
                 try:
-                    show(conversation.ask(words))
+                    show(conversation.ask(message))
                 except UserError as error:
-                    print(f"{error}; the conversation begins again", file=sys.stderr)
-                    conversation.forget()
+                    print(f"{error}; starting a new conversation", file=sys.stderr)
+                    conversation.reset()
 
 
 def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
-    """Return answers of a trained policy and of its starting policy to the first `SHOWN_PROMPTS`
-    held-out prompts.
+    """Answer the first `SHOWN_PROMPTS` held-out prompts before and after training.
 
-    The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is
+    Answers are greedy and have at most `SHOWN_TOKENS` tokens. The result is empty if no prompt is
     held out.
 
     Raises:
@@ -233,25 +216,24 @@ def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
-    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a
-    `prompt`.
+    """Return the typed prompt, or those of a file: .txt with one per line, or rows with a `prompt`.
 
     Raises:
-        UserError: neither or both are given, or the file has none.
+        UserError: both or neither are given, or the file has no prompts.
     """
     if (prompt is None) == (file is None):
-        raise UsageError("one of a prompt and --prompts FILE is needed", 'text2grad sample "When is it due?"')
+        raise UsageError("give either a prompt or --prompts FILE", 'text2grad sample "When is it due?"')
     if file is not None:
-        return _prompts_of(file)
+        return _read_prompts(file)
     assert prompt is not None
     if not prompt.strip():
         raise UsageError("the prompt is empty", 'text2grad sample "When is it due?"')
     if "\n" not in prompt and len(prompt) < 200 and Path(prompt).is_file():
-        raise UsageError(f"{prompt} is a file", f"its prompts are read by --prompts {prompt}")
+        raise UsageError(f"{prompt} is a file", f"read its prompts with --prompts {prompt}")
     return [typed_prompt("prompt", prompt)]
 
 
-def _prompts_of(file: Path) -> list[Example]:
+def _read_prompts(file: Path) -> list[Example]:
     if file.suffix == ".txt":
         with reading(file):
             lines = enumerate(split_lines(file.read_text(encoding="utf-8-sig")), 1)
@@ -262,17 +244,17 @@ def _prompts_of(file: Path) -> list[Example]:
         found = convert_rows(rows, file, prompt, lambda row, id: [question_example(row, id)], "row with a prompt")
         examples = list(found)
     if not examples:
-        raise UserError(f"{file} has no prompts", "one in each line of a .txt file, or JSON Lines with a 'prompt'")
+        raise UserError(f"{file} has no prompts", "use a .txt file with one per line, or rows with a 'prompt'")
     return examples
 
 
 def typed_prompt(id: str, text: str) -> Example:
-    """Return typed text as a prompt of one turn."""
+    """Return typed text as a single-turn prompt."""
     return Example(id=id, prompt=(Message(role="user", content=text),))
 
 
 def repeated(examples: Sequence[Example], count: int) -> list[Example]:
-    """Each example `count` times in a row, under ids of their own where it is more than once."""
+    """Return each example `count` times in a row, with unique ids."""
     if count == 1:
         return list(examples)
     numbers = range(1, count + 1)
@@ -282,11 +264,10 @@ def repeated(examples: Sequence[Example], count: int) -> list[Example]:
 
 
 def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
-    """Answers as records; `source` judged those that come with a judgement, and the others say that
-    nobody did.
+    """Return answers as records; `source` is the source of their judgements.
 
-    A record that nobody judged is no feedback: whatever learns from records leaves it out as a
-    failure, and never takes it for an answer without a fault.
+    An answer without a judgement becomes a failed record, so that nothing learns from it or takes
+    it for a faultless answer.
     """
     records = []
     for result in results:
@@ -298,24 +279,23 @@ def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
 
 
 def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
-    """Write answers for people or a critic to judge; returns the command for the next step.
+    """Write answers for people or a critic to judge, and return a line with the next command.
 
-    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON
-    Lines of records, which `annotate`, `feedback-report` and `import` read.
+    A .csv file is a spreadsheet with columns to fill in, for `import`. Any other file is JSON Lines
+    of records, for `annotate`, `feedback-report` and `import`.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file is not writable.
     """
     if path.suffix.lower() == ".csv":
         write_rows([_row_to_mark(record) for record in records], "csv", path)
-        then = shlex.join(["text2grad", "import", str(path), "--out", str(path.with_suffix(".jsonl"))])
-        return f"fill in good, poor, critique, score or corrected, then: {then}"
+        command = shlex.join(["text2grad", "import", str(path), "--out", str(path.with_suffix(".jsonl"))])
+        return f"fill in good, poor, critique, score or corrected, then run: {command}"
     write_jsonl(path, records)
-    return f"to have them judged: text2grad annotate --responses {path}"
+    return f"to have them judged, run: text2grad annotate --responses {path}"
 
 
 def _row_to_mark(record: Feedback) -> dict[str, Any]:
-    """A row to fill in; that there are no spans is said only where the answer looks like
-    mark-up."""
+    """Return a row to fill in, with an explicit empty `spans` if the answer looks like mark-up."""
     row = table_row(record)
     return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -11,7 +11,7 @@ import pytest
 
 from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.page.signs import describe_comparison
-from text2grad.stages.evaluate.policy import below_scalar, compared
+from text2grad.stages.evaluate.policy import compare_with_start, warn_below_scalar
 from text2grad.stages.run_folder import RunFolder
 
 PPO = '{"step": 0, "delta_sum": 1.0}\n'
@@ -38,7 +38,7 @@ def measured(config: Config, name: str, passed: Mapping[str, float], measure: st
 
 
 def signs(config: Config, name: str) -> list[str]:
-    return list(below_scalar(RunFolder.of(config), name))
+    return list(warn_below_scalar(RunFolder.of(config), name))
 
 
 LOW, HIGH = {str(n): 0.2 for n in range(20)}, {str(n): 0.7 for n in range(20)}
@@ -120,29 +120,29 @@ def test_a_policy_is_compared_with_the_one_it_started_from(config: Config) -> No
     run = made(config, "sft", "ppo/mine")
     measured(config, "base", LOW)
     measured(config, "mine", HIGH)
-    against_base = compared(run, "mine")
+    against_base = compare_with_start(run, "mine")
     assert against_base and against_base["against"] == "base", "the only one that is measured"
     measured(config, "sft", {**LOW, "0": 0.9})
-    found = compared(run, "mine")
+    found = compare_with_start(run, "mine")
     assert found and (found["against"], found["measure"], found["prompts"]) == ("sft", "sampled pass", 20)
     assert (round(found["value"], 3), round(found["other"], 3)) == (0.7, 0.235)
     low, high = found["interval"]
     assert 0 < low < 0.465 < high
     words = describe_comparison("mine", found)
     assert "better than sft by sampled pass on 20 held-out prompts" in words
-    back = compared(run, "sft")
+    back = compare_with_start(run, "sft")
     assert back and back["against"] == "base" and "no better and no worse" in describe_comparison("sft", back)
     measured(config, "mine", {id: 0.0 for id in LOW})
-    worse = compared(run, "mine")
+    worse = compare_with_start(run, "mine")
     assert worse and "worse than sft" in describe_comparison("mine", worse)
 
 
 def test_what_started_nowhere_or_beside_nothing_is_compared_with_nothing(config: Config) -> None:
     run = made(config, "sft", "ppo/mine")
     measured(config, "mine", HIGH)
-    assert compared(run, "mine") is None
+    assert compare_with_start(run, "mine") is None
     measured(config, "sft", {"another": 0.5})
-    assert compared(run, "mine") is None, "no prompt that both answered"
+    assert compare_with_start(run, "mine") is None, "no prompt that both answered"
     measured(config, "base", LOW)
     measured(config, "elsewhere", LOW)
-    assert compared(run, "base") is None and compared(run, "elsewhere") is None
+    assert compare_with_start(run, "base") is None and compare_with_start(run, "elsewhere") is None

@@ -166,7 +166,7 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
 def test_a_reward_model_of_the_other_kind_is_refused(kind: str, head: object) -> None:
     config = load_config(find_config("demo"), ["--reward_model.kind", kind])
     model: Any = SimpleNamespace(span_head=head)
-    with pytest.raises(UserError, match=r"the reward model in .* is"):
+    with pytest.raises(UserError, match=r"the reward model in .* was trained as"):
         RewardModel(RunFolder.of(config), config.reward_model, 1).over(model)
 
 
@@ -191,7 +191,9 @@ def test_tasks_that_judge_nothing_are_left_out_and_counted(
         factory = CriticFactory(config, "program", runner)
         assert [each.id for each in factory.admitted(tasks)] == ["a"]
         said = capsys.readouterr().err
-        assert said.startswith("2 of 3 tasks are left out, their tests tell nothing: 1 where the tests pass for a")
+        assert said.startswith(
+            "2 of 3 tasks are left out because their tests do not judge a program: 1 where the tests pass for a"
+        )
         assert "1 where the reference: failed" in said and said.count("\n") == 1
         with pytest.raises(UserError, match=r"1 of 1 tasks .*--critic\.program\.gate false"):
             factory.admitted(tasks[1:2])
@@ -302,7 +304,7 @@ def test_a_reward_model_with_a_head_is_not_asked_through_a_chat_server(tmp_path:
         (tmp_path / "run" / "reward_model" / "policy").mkdir(parents=True)
         (tmp_path / "run" / "reward_model" / "policy" / "span_head.safetensors").touch()
     config = served(tmp_path, "http://127.0.0.1:9/v1", *words)
-    with pytest.raises(UserError, match=r"text2grad serve .*run, and --critic\.kind"):
+    with pytest.raises(UserError, match=r"text2grad serve .*run, and set --critic\.kind"):
         criticised(config, ["one answer."])
 
 

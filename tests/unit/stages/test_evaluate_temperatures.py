@@ -101,4 +101,4 @@ def test_a_task_without_training_prompts_names_the_cure() -> None:
     task: Any = SimpleNamespace(name="held", examples=lambda split: [prompt("h")] if split == "heldout" else [])
     with pytest.raises(UserError, match="no training prompts to choose a temperature on") as caught:
         validation_prompts(task, 4)
-    assert "leave out evaluate.temperatures" in str(caught.value)
+    assert "remove evaluate.temperatures" in str(caught.value)

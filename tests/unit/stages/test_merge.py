@@ -25,6 +25,8 @@ from text2grad.policy.load import add_head, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.merge import MergeForm, generation_config, run_merge
+from text2grad.stages.reward_model.gate import gate_file
+from text2grad.stages.run_folder import RunFolder
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -289,6 +291,15 @@ def test_it_is_pushed_only_when_asked_and_stays_when_the_hub_refuses(
         raise OSError("401: no such user")
 
     monkeypatch.setattr(HfApi, "create_repo", refuse)
-    with pytest.raises(UserError, match=r"not pushed, .*three is complete: 401.*hf auth login"):
+    with pytest.raises(UserError, match=r"three is complete, but was not pushed .*: 401.*hf auth login"):
         run_merge(config, "text2grad", tmp_path / "three", "other", "me/model")
     assert (tmp_path / "three" / "model.safetensors").is_file()
+
+
+def test_the_verdict_on_a_reward_model_is_merged_with_it(config: Config, tmp_path: Path) -> None:
+    verdict = config.run.folder / "reward_model" / "gate.json"
+    verdict.write_text("{}", encoding="utf-8")
+    run_merge(config, "reward_model", tmp_path / "merged", "mit", None)
+    merged = load_config(None, ["--task.name", "qa", "--critic.reward_model.folder", str(tmp_path / "merged")])
+    assert gate_file(RunFolder.of(merged)) == tmp_path / "merged" / "gate.json"
+    assert gate_file(RunFolder.of(config)) == verdict

@@ -39,7 +39,7 @@ def test_the_command_behind_a_table_to_fill_in_reads_it(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    assert typed(line.partition("then: ")[2]) == 0
+    assert typed(line.partition("run: ")[2]) == 0
     [record] = read_jsonl(tmp_path / "held out.jsonl", Feedback)
     assert [span.text for span in record.spans] == ["next week"] and record.source == Source(kind="human")
 

@@ -61,7 +61,7 @@ SPANS = r"\(--credit\.outcome_weight 0 trains on its spans alone"
     ("verdict", "settings", "message"),
     [
         (FIT, (), ""),
-        (FAILED, (), r"against: verdict \(.*gate\.json\) \(more critiques"),
+        (FAILED, (), r"against: verdict \(.*gate\.json\) \(add critiques"),
         (FAILED, ("--critic.reward_model.gate", "false"), ""),
         (FAILED, ("--critic.kind", "human"), ""),
         ({"fit": False, "reasons": ["one", "two", "three"]}, (), r"one, and 2 more .*gate\.json"),
@@ -70,8 +70,8 @@ SPANS = r"\(--credit\.outcome_weight 0 trains on its spans alone"
         (ALONE, LAST_TOKEN, "verdict"),
         (UNCHECKED, (), rf"checked with credit\.outcome_weight 0, .* {SPANS}"),
         (UNCHECKED, NO_SCORE, ""),
-        (NEITHER, (), r"against: verdict .*\(more critiques"),
-        (NEITHER, NO_SCORE, r"against: spans .*\(more critiques"),
+        (NEITHER, (), r"against: verdict .*\(add critiques"),
+        (NEITHER, NO_SCORE, r"against: spans .*\(add critiques"),
     ],
 )
 def test_a_verdict_counts_where_what_it_is_about_is_paid(
@@ -102,7 +102,7 @@ def test_what_is_trained_against_unchecked_or_unfit_is_reported_once(
         (unchecked, str(tmp_path / "own" / "gate.json")),
     ):
         refuse_unfit_reward_model(config)
-        refuse_unfit_reward_model(config, tell=False)
+        refuse_unfit_reward_model(config, warn=False)
         [line] = capsys.readouterr().err.splitlines()
         assert words in line
 

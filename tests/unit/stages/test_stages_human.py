@@ -159,7 +159,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     train, _ = reward_data.reward_data(RunFolder.of(config))
     whole = reward_data.fitting(policy, train, config.reward_model)
     said = capsys.readouterr().err
-    assert len(whole) == len(train) and "left out" not in said and "lose their middle" not in said
+    assert len(whole) == len(train) and "left out" not in said and "in the middle" not in said
 
     def length(pair: Pair) -> int:
         prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)
@@ -175,7 +175,10 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         assert length(pair) <= limit < length(before[record.id])
         assert pair.target == before[record.id].target
         assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
-    assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in capsys.readouterr().err
+    assert (
+        f"{len(cut)} of {len(train)} prompts were cut in the middle to fit {limit} tokens"
+        in capsys.readouterr().err
+    )
     short = limit // 2
     policy.model.config.max_position_embeddings = short
     fewer = reward_data.fitting(policy, train, config.reward_model)

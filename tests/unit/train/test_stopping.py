@@ -73,11 +73,11 @@ def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model")
     with pytest.raises(UserError, match=r"only adapters can share.*policy\.lora"):
-        reward_model.learner_settings(RunFolder.of(config), config.reward_model)
+        reward_model.starting_model(RunFolder.of(config), config.reward_model)
     other = ("--reward_model.model", "another/model", "--policy.lora.r", "4")
     with pytest.raises(UserError, match="from another/model, the policy from some/model"):
         config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model", *other)
-        reward_model.learner_settings(RunFolder.of(config), config.reward_model)
+        reward_model.starting_model(RunFolder.of(config), config.reward_model)
 
 
 def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:

@@ -1,1 +1,1 @@
-"""Evaluation of a policy, of answers from anywhere, and of a policy during training."""
+"""Evaluation of policies, of answer files, and of policies during training."""

@@ -1,7 +1,6 @@
-"""Answers of any system, and the judge that compares them (`evaluate --answers`, `--against`).
+"""Evaluate answer files of any system, and have a judge compare them (`--answers`, `--against`).
 
-The judge is a chat model behind an endpoint; every answer
-of it is in the run's journal.
+The judge is a chat model behind an endpoint; its answers are kept in a journal of the run.
 """
 
 from __future__ import annotations
@@ -46,22 +45,21 @@ CRITIQUE_PARTS = (
     "response",
     *(f"{place}{part}" for place in ANSWER_PARTS for part in ("", *(f".{name}" for name in SPAN_NAMES.values()))),
 )
-"""The placeholders of what is compared."""
+"""The placeholders for critiques in a judge's prompt."""
 _NAMES = {
     "critic.prompted.model and base_url": "evaluate.judge and evaluate.judge_url",
     "critic.prompted.model, max_tokens, temperature": "evaluate.judge, judge.max_tokens",
     "critic.prompted.base_url": "evaluate.judge_url",
     "critic.prompted.max_tokens": "judge.max_tokens",
 }
-"""What the judge's settings are called, where an endpoint's errors name the critic's."""
+"""The judge's settings, by the critic's settings that endpoint errors name."""
 
 
 class ReadableChat:
-    """A chat model of which only `readable` answers count: another is asked for once, and then kept
-    as it is.
+    """A chat model that is asked once more if an answer is not `readable`.
 
-    What was answered is in the journal, so that the same questions, asked again, cost nothing;
-    those that had no answer at all are sent again.
+    Answers are kept in the journal, so that equal questions cost nothing the next time. Questions
+    without any answer are sent again.
     """
 
     def __init__(self, chat: OpenAIChat, readable: Callable[[Answer], bool]) -> None:
@@ -69,7 +67,7 @@ class ReadableChat:
         self._chat, self._readable = chat, readable
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
-        """One answer per conversation, in their order.
+        """Return one answer per conversation, in order.
 
         Raises:
             UserError: see `OpenAIChat`.
@@ -86,8 +84,7 @@ class ReadableChat:
 
 @dataclass(frozen=True)
 class Judge:
-    """The configured judge (`evaluate.judge`): its endpoint and journal, its prompt, and which
-    answers count."""
+    """The configured judge (`evaluate.judge`): endpoint, journal, prompt, and a test of answers."""
 
     endpoint: EndpointSettings
     journal: Path
@@ -95,69 +92,67 @@ class Judge:
     readable: Callable[[Answer], bool]
 
     @staticmethod
-    def of(config: Config, prompt: str, readable: Callable[[Answer], bool], longest: int) -> Judge:
-        """The judge of a configuration, whose answers have at most `longest` tokens unless it says
-        otherwise."""
-        settings, limit = config.evaluate, config.judge.max_tokens or longest
+    def of(config: Config, prompt: str, readable: Callable[[Answer], bool], max_tokens: int) -> Judge:
+        """Return the configured judge; `max_tokens` is the default of `judge.max_tokens`."""
+        settings, limit = config.evaluate, config.judge.max_tokens or max_tokens
         endpoint = EndpointSettings(model=settings.judge, base_url=settings.judge_url, max_tokens=limit)
         return Judge(endpoint, RunFolder.of(config).evaluation / "judge.journal", prompt, readable)
 
     @contextmanager
     def open(self) -> Iterator[Chat]:
-        """The chat model, with its journal; errors name the judge's settings."""
+        """Open the chat model with its journal; errors name the judge's settings."""
         with renamed_in_errors(_NAMES), OpenAIChat(self.endpoint, self.journal, progress=True) as chat:
             yield ReadableChat(chat, self.readable)
 
 
-def comparing_judge(config: Config, usual: str, parts: Sequence[str]) -> Judge:
-    """The judge that compares by `judge.prompt`, else by the prompt `usual`.
-
-    `parts` are the placeholders of what is compared.
+def comparing_judge(config: Config, default_prompt: str, parts: Sequence[str]) -> Judge:
+    """Return a judge with `judge.prompt` or the default prompt; `parts` are its placeholders.
 
     Raises:
-        UserError: there is no such prompt, or it cannot be used (`eval.judge.refuse_judge_prompt`).
+        UserError: there is no such prompt, or it is not usable (`eval.judge.refuse_judge_prompt`).
     """
-    prompt = read_prompt(config.judge.prompt or usual)
+    prompt = read_prompt(config.judge.prompt or default_prompt)
     refuse_judge_prompt(prompt, parts)
     if rates(prompt):
         return Judge.of(config, prompt, is_rating, LONGEST_RATINGS)
     return Judge.of(config, prompt, is_verdict, LONGEST_VERDICT)
 
 
-def refuse_no_judge(config: Config, what: str) -> None:
-    """Refuse before anything is loaded or spent.
+def refuse_no_judge(config: Config, feature: str) -> None:
+    """Refuse a feature that needs a judge if none is configured.
 
     Raises:
-        UsageError: `what` needs a judge, and none is named.
+        UsageError: no judge is configured.
     """
     if not config.evaluate.judge:
-        raise UsageError(f"{what} needs a judge", "--evaluate.judge MODEL, and --evaluate.judge_url if not OpenAI")
+        cure = "set --evaluate.judge MODEL, and --evaluate.judge_url if it is not at OpenAI"
+        raise UsageError(f"{feature} needs a judge", cure)
 
 
 def judge_of_answers(config: Config) -> Judge:
-    """The judge that compares answers (`--against`).
+    """Return the judge that compares answers (`--against`).
 
     Raises:
-        UsageError: none is named. UserError: its prompt cannot be used.
+        UsageError: no judge is configured.
+        UserError: its prompt is not usable.
     """
     refuse_no_judge(config, "--against")
     return comparing_judge(config, COMPARE_PROMPT, ANSWER_PARTS)
 
 
-def judged_against(judge: Judge, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
-    """Return the figures `judge_*` of a judge that compares pairs of answers
-    (`eval.judge.compare_answers`)."""
+def judge_against(judge: Judge, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:
+    """Have a judge compare pairs of answers, and return the figures `judge_*`."""
     with judge.open() as chat:
         figures = compare_answers(chat, judge.prompt, pairs)
-    named = {"judge_model": judge.endpoint.model, "judge_against": Path(against).name}
-    return {**named, **{f"judge_{name.removeprefix('judge_')}": value for name, value in figures.items()}}
+    names = {"judge_model": judge.endpoint.model, "judge_against": Path(against).name}
+    return {**names, **{f"judge_{name.removeprefix('judge_')}": value for name, value in figures.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersSummary(Summary):
-    """The figures of a file of answers; of several files, `systems` has those of each by its name.
+    """The figures of a file of answers; for several files, `systems` holds them by name.
 
-    `failed_records`: pairs of answers, or ratings, of which the judge said nothing readable.
+    `failed_records` counts comparisons and ratings without a readable answer of the judge.
     """
 
     figures: Mapping[str, Any] = inlined()
@@ -166,31 +161,30 @@ class AnswersSummary(Summary):
 
 
 def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | None = None) -> AnswersSummary:
-    """Measure files of answers, and have each compared with `against`: a file like them, or
-    "references".
+    """Measure answer files, and have a judge compare them with `against`: a file or "references".
 
     Figures are written to `evaluation/<task>/<file's name>.json` of the run.
 
     Raises:
-        UsageError: two files of one name, or a comparison without a judge.
-        UserError: a file cannot be read, a column is missing, a reference is empty, answers of
-            another task.
+        UsageError: two files have the same name, or a comparison has no judge.
+        UserError: a file is not readable, a column is missing, a reference is empty, or the answers
+            belong to another task.
     """
     names = [name_of(file) for file in files]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the name is that of the row")
+        raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the names label the results")
     judge = judge_of_answers(config) if against is not None else None
     run = RunFolder.of(config)
     run.refuse_unwritable()
-    known = cache(lambda: heldout_of(run, config.evaluate.limit))
-    systems = [read_answers(file, known) for file in files]
-    pairs = {} if against is None else _pairs(systems, files, against, known)
+    heldout = cache(lambda: load_heldout(run, config.evaluate.limit))
+    systems = [read_answers(file, heldout) for file in files]
+    pairs = {} if against is None else _pair_answers(systems, files, against, heldout)
     figures = {system.name: _figures(system) for system in systems}
     if judge and against:
         for name in names:
-            figures[name] |= judged_against(judge, against, pairs[name])
-    outs = [_written(run, file, system, figures[system.name]) for file, system in zip(files, systems, strict=True)]
-    failed = sum(int(each.get("judge_failed") or 0) for each in figures.values())
+            figures[name] |= judge_against(judge, against, pairs[name])
+    outs = [_write(run, file, system, figures[system.name]) for file, system in zip(files, systems, strict=True)]
+    failed = sum(int(values.get("judge_failed") or 0) for values in figures.values())
     return AnswersSummary(
         figures=figures[names[0]] if len(names) == 1 else {"systems": figures},
         failed_records=None if against is None else failed,
@@ -198,47 +192,46 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
     )
 
 
-def _pairs(
-    systems: Sequence[SystemAnswers], files: Sequence[Path], against: str, known: Known
+def _pair_answers(
+    systems: Sequence[SystemAnswers], files: Sequence[Path], against: str, heldout: Known
 ) -> dict[str, list[AnswerPair]]:
-    """The answers of each system beside those they are compared with, by its name."""
+    """Pair the answers of each system with those to compare with; the result is by system name."""
     for system, file in zip(systems, files, strict=True):
         for number, example in enumerate(system.examples, start=1):
             if not question_text(example).strip():
-                raise bad_record(file, number, ValueError("no column 'prompt': a judge reads the prompt, too"))
+                raise bad_record(file, number, ValueError("no column 'prompt', which the judge needs"))
     return {
-        name: pair_with(name, against, examples, texts, theirs_of(against, examples, known))
+        name: pair_with(name, against, examples, texts, theirs_of(against, examples, heldout))
         for name, examples, texts, _ in systems
     }
 
 
-def heldout_of(run: RunFolder, limit: int | None) -> dict[str, Example]:
-    """The prompts of the task that are measured on, by id.
+def load_heldout(run: RunFolder, limit: int | None) -> dict[str, Example]:
+    """Return the held-out prompts of the task by id.
 
     Raises:
         UserError: there are none.
     """
-    found = heldout_prompts(run.task(), limit)
-    refuse_shared_ids(found, run.task_settings.name)
-    return {example.id: example for example in found}
+    examples = heldout_prompts(run.task(), limit)
+    refuse_shared_ids(examples, run.task_settings.name)
+    return {example.id: example for example in examples}
 
 
-def _figures(each: SystemAnswers) -> dict[str, Any]:
+def _figures(system: SystemAnswers) -> dict[str, Any]:
     """Return the figures of one file."""
-    counts: dict[str, Any] = {"answers": len(each.texts)}
-    counts |= {} if each.missing is None else {"missing": each.missing}
-    lengths = {"length_characters": mean([len(text) for text in each.texts])}
-    references = [example.reference for example in each.examples]
-    return {**counts, **text_figures(references, each.texts), **lengths}
+    counts: dict[str, Any] = {"answers": len(system.texts)}
+    counts |= {} if system.missing is None else {"missing": system.missing}
+    lengths = {"length_characters": mean([len(text) for text in system.texts])}
+    references = [example.reference for example in system.examples]
+    return {**counts, **text_figures(references, system.texts), **lengths}
 
 
-def _written(run: RunFolder, file: Path, each: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
-    """Write the figures, and return their file; None for answers of an evaluation, which has its
-    own figures."""
+def _write(run: RunFolder, file: Path, system: SystemAnswers, figures: Mapping[str, Any]) -> Path | None:
+    """Write the figures and return their file; None for answers that `evaluate` wrote itself."""
     if file.absolute().is_relative_to(run.evaluation.absolute()):
         return None
     rows = [
         {"id": example.id, "response": text, "scores": {}}
-        for example, text in zip(each.examples, each.texts, strict=True)
+        for example, text in zip(system.examples, system.texts, strict=True)
     ]
-    return run.write_results(each.name, figures, rows)
+    return run.write_results(system.name, figures, rows)

@@ -1,10 +1,9 @@
-"""The held-out curve of a run (`ppo.heldout_every`), and the best policy on it, which is handed
-over.
+"""The held-out curve of a run (`ppo.heldout_every`), and the selection of its best policy.
 
-The best policy has the highest main measure of greedy answers; of equals it is the earliest, and
-the policy before training counts too. Until the run ends it is in `best/<steps>`. A resumed run may
-repeat steps that were measured after its checkpoint, so the best policy up to each checkpoint
-stays.
+The best policy has the highest main measure of greedy answers. Ties go to the earliest, and the
+policy before training counts too. Until the run ends it is in `best/<steps>`. A resumed run may
+repeat steps that were measured after its checkpoint, so the best policy up to each checkpoint is
+kept.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ BEST, MEASURED = "best", "measured.json"
 
 @dataclass
 class HeldoutCurve:
-    """A policy's measurements during training, and the best policy in the folder of its run.
+    """The measurements of a policy during training, with the best policy so far on disk.
 
     Args:
         policy: the policy in training.
-        exam: the held-out prompts, and the sampling of answers.
+        exam: the held-out prompts and how they are answered.
         folder: the folder of the run.
         every: steps between measurements.
         steps: the steps of the run.
@@ -63,14 +62,13 @@ class HeldoutCurve:
             return None
         heldout = measure.task.examples("heldout")[: config.evaluate.limit]
         if not heldout:
-            cure = "raise task.heldout_share, or leave out ppo.heldout_every"
+            cure = "raise task.heldout_share, or remove ppo.heldout_every"
             raise UserError("no held-out prompts to measure on", cure)
         exam = Exam(heldout, measure, config.generation, config.evaluate.samples, config.run.seed)
         return HeldoutCurve(policy, exam, folder, config.ppo.heldout_every, config.ppo.steps)
 
     def begin(self, step: int) -> None:
-        """Measure the policy before the first step; a resumed run reads its measurements up to
-        `step`."""
+        """Measure the policy before the first step, or read a resumed run's values up to `step`."""
         if step == 0:
             shutil.rmtree(self.folder / BEST, ignore_errors=True)
             self._take(0)
@@ -81,15 +79,15 @@ class HeldoutCurve:
             self.values = values if (self.folder / BEST / str(best_of(values))).is_dir() else {}
 
     def on_step(self, step: int, metrics: dict[str, float]) -> None:
-        """Add the task's main measure to the metrics of each `every`th step and the last.
+        """Add `heldout_greedy_*` and `heldout_sampled_*` to every `every`th and the last step.
 
-        It is `heldout_greedy_*` and `heldout_sampled_*`, computed as by `evaluate`.
+        The main measure of the task is computed as by `evaluate`.
         """
         if (step + 1) % self.every == 0 or step + 1 == self.steps:
             metrics.update(self._take(step + 1))
 
     def _take(self, at: int) -> dict[str, float]:
-        """Measure the policy after `at` steps, and keep it if it is the best; return the metrics.
+        """Measure the policy after `at` steps, write it if it is the best, and return the metrics.
 
         Raises:
             UserError: the task has no measure.
@@ -101,7 +99,7 @@ class HeldoutCurve:
         greedy = mean_scores(results.answers)  # the task's measures, without length and variety
         if not greedy:
             problem = f"task {self.exam.measure.task.name!r} has no measure to choose a policy by"
-            raise UserError(problem, "leave out ppo.heldout_every")
+            raise UserError(problem, "remove ppo.heldout_every")
         self.measure = self.measure or main_measure(greedy)
         value = greedy[self.measure]
         if not self.values or value > max(self.values.values()):
@@ -114,7 +112,7 @@ class HeldoutCurve:
         return {**figures, "seconds_heldout": seconds}
 
     def _prune(self) -> None:
-        """Remove policies that are the best up to no checkpoint."""
+        """Remove policies that are not the best up to any checkpoint."""
         resumable = oldest_step(self.folder / CHECKPOINTS, self.steps)
         ends = {max(at, resumable) for at in self.values}
         needed = {str(best_of({at: self.values[at] for at in self.values if at <= end})) for end in ends}
@@ -123,7 +121,7 @@ class HeldoutCurve:
                 shutil.rmtree(path)
 
     def write(self, folder: Path) -> None:
-        """Write the best policy to a new folder, with a note of its choice."""
+        """Copy the best policy to a new folder, with a note on its selection."""
         best, last = best_of(self.values), max(self.values)
         shutil.copytree(self.folder / BEST / str(best), folder, ignore=shutil.ignore_patterns(MANIFEST))
         note: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""`evaluate`: a policy on held-out prompts, or a file of programs on a task's tests."""
+"""`evaluate`: measure a policy on held-out prompts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import critic_factory
-from text2grad.stages.evaluate.answers import judge_of_answers, judged_against
+from text2grad.stages.evaluate.answers import judge_against, judge_of_answers
 from text2grad.stages.run_folder import (
     ANSWERS,
     BASE,
@@ -51,59 +51,65 @@ from text2grad.stages.training import prepare
 from text2grad.tasks.base import Task, get_environment_factory, question_key
 
 
-def below_scalar(run: RunFolder, name: str) -> Iterator[str]:
-    """The signs (`page.signs`) that a run on token rewards is below scalar PPO, sampled, beyond
-    chance; of the pairs of runs that `name` is one of."""
-    place = run.results
-    runs = [each.parent for each in sorted(run.path.glob("ppo/*/config.yaml"))]
-    kinds = {each.name: _kind(each) for each in runs if (place / f"{each.name}{SCORES}").is_file()}
-    of_tokens, scalar = ([own for own, kind in kinds.items() if kind == one] for one in ("tokens", "scalar"))
-    for own, other in product(of_tokens, scalar):
-        apart = _apart(place, own, other) if name in (own, other) else []
-        if apart:
-            ahead, *interval = mean_with_interval(apart)
-            yield from signs.scalar_warnings(own, other, ahead, interval)
+def warn_below_scalar(run: RunFolder, name: str) -> Iterator[str]:
+    """Yield warnings that a run on token rewards is significantly below scalar PPO (`page.signs`).
+
+    Sampled answers are compared, in every pair of runs that includes `name`.
+    """
+    folders = [config.parent for config in sorted(run.path.glob("ppo/*/config.yaml"))]
+    kinds = {path.name: _reward_kind(path) for path in folders if (run.results / f"{path.name}{SCORES}").is_file()}
+    token_runs, scalar_runs = (
+        [policy for policy, kind in kinds.items() if kind == rewards] for rewards in ("tokens", "scalar")
+    )
+    for token_run, scalar_run in product(token_runs, scalar_runs):
+        if name not in (token_run, scalar_run):
+            continue
+        _, pairs = _paired_values(run.results, token_run, scalar_run)
+        if pairs:
+            lead, *interval = mean_with_interval([scalar - token for token, scalar in pairs])
+            yield from signs.scalar_warnings(token_run, scalar_run, lead, interval)
 
 
-def _kind(run: Path) -> str:
-    """`tokens` or `scalar` of a run of PPO, by what it was paid for; "" of anything else."""
+def _reward_kind(run: Path) -> str:
+    """Return `tokens` or `scalar` for a PPO run by its rewards; "" for other runs."""
     metrics = run / "metrics.jsonl"
     with metrics.open(encoding="utf-8") if metrics.is_file() else (run / "config.yaml").open() as lines:
         if "delta_sum" not in next(lines, ""):
             return ""
     try:
         settings = load_config(run / "config.yaml")
-    except UserError:  # of another version: no run of today to compare with
+    except UserError:  # written by another version, so not comparable
         return ""
     if not settings.credit.by_score:
         return "tokens"
     return "scalar" if settings.ppo.advantage != "group" else ""
 
 
-def _apart(place: Path, own: str, other: str) -> list[float]:
-    """Return the lead of the other policy on each problem that both answered, sampled, by the main
-    measure."""
-    return [theirs - ours for ours, theirs in _paired_values(place, own, other)[1]]
+def _paired_values(folder: Path, name: str, other: str) -> tuple[str, list[tuple[float, float]]]:
+    """Return the main measure, and its values for two policies' sampled answers.
 
-
-def _paired_values(place: Path, own: str, other: str) -> tuple[str, list[tuple[float, float]]]:
-    """Return the main measure of sampled answers, and both policies' values of it on each problem
-    they share."""
-    ours, theirs = (
-        json.loads((place / f"{run}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
-        for run in (own, other)
+    There is a pair of values per problem that both policies answered.
+    """
+    scores, other_scores = (
+        json.loads((folder / f"{policy}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
+        for policy in (name, other)
     )
-    both = [(ours[id], theirs[id]) for id in ours if id in theirs and ours[id].keys() & theirs[id].keys()]
-    if not both:
+    pairs = [
+        (scores[id], other_scores[id])
+        for id in scores
+        if id in other_scores and scores[id].keys() & other_scores[id].keys()
+    ]
+    if not pairs:
         return "", []
-    shared = [name for name in both[0][0] if name in both[0][1]]
-    measure = main_measure({name: sum(max(h.get(name, 0), t.get(name, 0)) for h, t in both) for name in shared})
-    return measure, [(h[measure], t[measure]) for h, t in both if measure in h and measure in t]
+    shared = [measure for measure in pairs[0][0] if measure in pairs[0][1]]
+    # `main_measure` has to know which measures are 0 for both policies.
+    sums = {measure: sum(max(a.get(measure, 0), b.get(measure, 0)) for a, b in pairs) for measure in shared}
+    measure = main_measure(sums)
+    return measure, [(a[measure], b[measure]) for a, b in pairs if measure in a and measure in b]
 
 
-def compared(run: RunFolder, name: str) -> dict[str, Any] | None:
-    """Compare a policy of the run with the one its training started from; None: no measurements of
-    it.
+def compare_with_start(run: RunFolder, name: str) -> dict[str, Any] | None:
+    """Compare a policy of the run with its starting policy; None if that was not measured.
 
     Returns:
         The name of the other policy (`against`), the `measure`, the number of `prompts`, the means
@@ -114,13 +120,13 @@ def compared(run: RunFolder, name: str) -> dict[str, Any] | None:
     measure, pairs = _paired_values(run.results, name, other) if other else ("", [])
     if not pairs:
         return None
-    _, *interval = mean_with_interval([ours - theirs for ours, theirs in pairs])
+    _, *interval = mean_with_interval([value - start for value, start in pairs])
     return {
         "against": other,
         "measure": f"sampled {measure}",
         "prompts": len(pairs),
-        "value": mean([ours for ours, _ in pairs]),
-        "other": mean([theirs for _, theirs in pairs]),
+        "value": mean([value for value, _ in pairs]),
+        "other": mean([start for _, start in pairs]),
         "interval": interval,
     }
 
@@ -130,9 +136,13 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
-    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier`
-    protected the machine from its programs. `signs`: warnings that a run is below scalar PPO.
-    `compared`: see the function."""
+    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`.
+
+    Attributes:
+        tier: the tiers of the sandbox that ran its programs.
+        signs: warnings that a run is below scalar PPO.
+        compared: the result of `compare_with_start`.
+    """
 
     prompts: float
     samples: float
@@ -144,8 +154,7 @@ class PolicySummary(Summary):
 
 
 class PolicyResults(NamedTuple):
-    """A policy's figures, its greedy answers, and of each way to answer the means of every problem
-    by its id."""
+    """A policy's figures, its greedy answers, and mean scores by way to answer and problem."""
 
     summary: PolicySummary
     answers: list[Row]
@@ -153,7 +162,7 @@ class PolicyResults(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers to prompts: their texts, the ids that were sampled, and a row of measures of each."""
+    """Answers to prompts: the texts, the sampled ids, and a row of measures per answer."""
 
     examples: Sequence[Example]
     texts: list[str]
@@ -162,15 +171,14 @@ class Answers(NamedTuple):
 
 
 Figures = Callable[[Answers], dict[str, float]]
-"""Further figures of answers."""
+"""A function that computes further figures of answers."""
 
 
 @dataclass(frozen=True)
 class Exam:
-    """A measurement of policies on prompts: by a measure, greedily and by `samples` answers to each
-    prompt.
+    """An evaluation of policies on prompts, with greedy answers and `samples` answers per prompt.
 
-    With `validation` prompts the best of `temperatures` is chosen on them.
+    With `validation` prompts, the best of `temperatures` is selected on them.
     """
 
     prompts: Sequence[Example]
@@ -184,8 +192,7 @@ class Exam:
     def answers(
         self, policy: Policy, temperature: float, samples: int, prompts: Sequence[Example] | None = None
     ) -> Answers:
-        """Sample answers to each prompt, by default to those of the exam; in an environment,
-        episodes."""
+        """Sample answers to the prompts (default: those of the exam); episodes in environments."""
         examples = [example for example in prompts or self.prompts for _ in range(samples)]
         generation = self.generation.model_copy(update={"temperature": temperature})
         environment = get_environment_factory(self.measure.task)
@@ -198,9 +205,9 @@ class Exam:
 
 
 def run_evaluate(config: Config, target: str, against: str | None = None) -> PolicySummary:
-    """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts.
+    """Measure a policy (a name in this run, a folder, or a hub name) on held-out prompts.
 
-    With `against` a judge compares its greedy answers with those in that file, or with the
+    With `against`, a judge compares its greedy answers with the answers in that file, or with the
     "references".
     """
     judge = judge_of_answers(config) if against is not None else None
@@ -209,7 +216,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         run = factory.run
         task = run.task()
         heldout = heldout_prompts(task, config.evaluate.limit)
-        others = _others(against, heldout)
+        others = _read_others(against, heldout)
         settings = config.evaluate
         exam = Exam(
             heldout,
@@ -223,32 +230,27 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         policy = run.load_policy(target)
         critic = stack.enter_context(factory.heldout_critic())
         if critic is not None and get_environment_factory(task):
-            problem = "evaluate.token_reward reads single answers, and this task has an environment"
+            problem = "evaluate.token_reward does not support tasks with an environment"
             raise UserError(problem, "--evaluate.token_reward false")
-        measured = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))
+        results = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))
     name = target_name(target)
-    write_json(run.results / f"{name}{SCORES}", measured.scores)
-    summary = replace(measured.summary, signs=_warned_signs(run, name) or None)
-    run.write_results(name, summary.as_dict(), measured.answers)
-    if judge and against:
-        texts = [str(row["response"]) for row in measured.answers]
-        judged = judged_against(judge, against, pair_with(name, against, heldout, texts, others))
-        summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
-        run.write_results(name, summary.as_dict(), measured.answers)
-    write_before_after(run, heldout)
-    return replace(summary, compared=compared(run, name))
-
-
-def _warned_signs(run: RunFolder, name: str) -> list[str]:
-    """The signs that a run is below the policies measured before; also printed."""
-    lines = list(below_scalar(run, name))
-    for line in lines:
+    write_json(run.results / f"{name}{SCORES}", results.scores)
+    warnings = list(warn_below_scalar(run, name))
+    for line in warnings:
         print(f"warning: {line}", file=sys.stderr)
-    return lines
+    summary = replace(results.summary, signs=warnings or None)
+    run.write_results(name, summary.as_dict(), results.answers)
+    if judge and against:
+        texts = [str(row["response"]) for row in results.answers]
+        judged = judge_against(judge, against, pair_with(name, against, heldout, texts, others))
+        summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
+        run.write_results(name, summary.as_dict(), results.answers)
+    write_before_after(run, heldout)
+    return replace(summary, compared=compare_with_start(run, name))
 
 
-def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
-    """The answers that a policy's are compared with, by id; checked before anything is sampled."""
+def _read_others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
+    """Return the answers to compare with, by id; checked before anything is sampled."""
     if against is None:
         return {}
     others = theirs_of(against, heldout, lambda: {example.id: example for example in heldout})
@@ -257,8 +259,7 @@ def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
 
 
 def validation_prompts(task: Task, count: int) -> list[Example]:
-    """The prompts on which the temperature is chosen: the last `count` of the training prompts.
-    None is held out.
+    """Return the last `count` training prompts, on which the temperature is selected.
 
     Raises:
         UserError: the task has no training prompts.
@@ -268,14 +269,13 @@ def validation_prompts(task: Task, count: int) -> list[Example]:
     if not prompts:
         raise UserError(
             f"task {task.name!r} has no training prompts to choose a temperature on",
-            "leave out evaluate.temperatures, and set generation.temperature to the one chosen on another task",
+            "remove evaluate.temperatures, and set generation.temperature to the one chosen on another task",
         )
     return prompts[-count:]
 
 
 def further_figures(policy: Policy, critic: Critic | None, credit: CreditSettings) -> Figures:
-    """Figures beside those of the task: answers in words compared with references, and a critic's
-    token rewards."""
+    """Return a function that compares answers with references and measures token rewards."""
 
     def figures(answers: Answers) -> dict[str, float]:
         words = word_figures(answers.examples, answers.texts)
@@ -290,10 +290,9 @@ def further_figures(policy: Policy, critic: Critic | None, credit: CreditSetting
 
 
 def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) -> PolicyResults:
-    """Greedy once and sampled `exam.samples` times; the mean of every measure, and the greedy
-    answers.
+    """Measure greedy answers and `exam.samples` sampled answers per prompt.
 
-    Where the exam has validation prompts, answers are sampled at the best of its temperatures too.
+    If the exam has validation prompts, answers at the best temperature are measured too.
     """
     seed_everything(exam.seed)
     answers = {
@@ -303,73 +302,71 @@ def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) 
     figures: dict[str, float] = {}
     if exam.validation:
         seed_everything(exam.seed)
-        tried = try_temperatures(policy, exam)
-        best = max(tried, key=tried.__getitem__)
-        figures = {f"validation_at_{temperature:g}": score for temperature, score in tried.items()}
+        scores_by_temperature = score_temperatures(policy, exam)
+        best = max(scores_by_temperature, key=scores_by_temperature.__getitem__)
+        figures = {f"validation_at_{temperature:g}": score for temperature, score in scores_by_temperature.items()}
         figures["best_temperature"] = best
         answers["best_temperature"] = exam.answers(policy, best, exam.samples)
-    for way, answered in answers.items():
-        figures |= {f"{way}_{name}": value for name, value in figures_of(answered, further).items()}
-    tiers = {row["tier"] for answered in answers.values() for row in answered.rows if "tier" in row}
+    for way, sample_set in answers.items():
+        figures |= {f"{way}_{name}": value for name, value in compute_figures(sample_set, further).items()}
+    tiers = {row["tier"] for sample_set in answers.values() for row in sample_set.rows if "tier" in row}
     summary = PolicySummary(
         prompts=float(len(exam.prompts)),
         samples=float(exam.samples),
         figures=figures,
         tier="/".join(sorted(tiers)) or None,
     )
-    scores = {way: by_problem(answered.rows) for way, answered in answers.items()}
+    scores = {way: by_problem(sample_set.rows) for way, sample_set in answers.items()}
     return PolicyResults(summary, answers["greedy"].rows, scores)
 
 
-def figures_of(answers: Answers, further: Figures | None) -> dict[str, float]:
-    """The mean of every measure, the length and variety of answers, and further figures.
+def compute_figures(answers: Answers, further: Figures | None) -> dict[str, float]:
+    """Return the mean of every measure, the length and variety of answers, and further figures.
 
-    A measure keeps its name where two have the same.
+    The task's measures take precedence over figures with the same name.
     """
     scores = mean_scores(answers.rows)
     lengths = {"length": mean([len(ids) for ids in answers.ids]), **measure_variety(answers.ids)}
     return scores | lengths | (further(answers) if further else {}) | lengths | scores
 
 
-def try_temperatures(policy: Policy, exam: Exam) -> dict[float, float]:
-    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each
-    temperature.
+def score_temperatures(policy: Policy, exam: Exam) -> dict[float, float]:
+    """Return the mean of the task's main measure at each temperature.
 
     Raises:
-        UserError: the task has no measure of its own.
+        UserError: the task has no measure.
     """
-    tried: dict[float, float] = {}
+    means: dict[float, float] = {}
     for temperature in exam.temperatures:
         scores = mean_scores(exam.answers(policy, temperature, exam.samples, exam.validation).rows)
         if not scores:
             problem = f"task {exam.measure.task.name!r} has no measure to choose a temperature by"
-            raise UserError(problem, "leave out evaluate.temperatures")
-        tried[temperature] = scores[main_measure(scores)]
-    return tried
+            raise UserError(problem, "remove evaluate.temperatures")
+        means[temperature] = scores[main_measure(scores)]
+    return means
 
 
 def write_before_after(run: RunFolder, heldout: Sequence[Example]) -> None:
-    """Greedy answers of every policy measured so far side by side, SFT first, for the report.
+    """Write the greedy answers of all measured policies side by side, SFT first, for the report.
 
-    Those to the prompts of other tasks stay in the file. Where policies are
-    measured side by side, the last to write has read all: each writes again while there are new
-    answers.
+    Answers to the prompts of other tasks stay in the file. Policies may be measured in parallel, so
+    the file is written again until no new answers appear.
     """
-    read: dict[Path, int] = {}
-    while read != (there := {file: file.stat().st_mtime_ns for file in run.results.glob(f"*{ANSWERS}")}):
-        read = there
-        _write_answers(run.path / "before_after.jsonl", run.results.name, heldout, list(read))
+    times: dict[Path, int] = {}
+    while times != (current := {file: file.stat().st_mtime_ns for file in run.results.glob(f"*{ANSWERS}")}):
+        times = current
+        _write_answers(run.path / "before_after.jsonl", run.results.name, heldout, list(times))
 
 
-def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequence[Path]) -> None:
-    files = {file.name.removesuffix(ANSWERS): file for file in read}
+def _write_answers(path: Path, task: str, heldout: Sequence[Example], answer_files: Sequence[Path]) -> None:
+    files = {file.name.removesuffix(ANSWERS): file for file in answer_files}
     answers = {
         TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
         for name in sorted(files, key=lambda name: (name != "sft", name))
     }
     records: list[Row] = [
         {
-            "task": on,
+            "task": task,
             "id": example.id,
             "prompt": [message.model_dump() for message in example.prompt],
             "reference": example.reference,
@@ -381,8 +378,8 @@ def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequen
         }
         for example in heldout
     ]
-    # Those that changed first: the report shows the first few dozen.
+    # Answers that changed come first: the report shows the first few dozen.
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    kept = [record for record in map(from_json, filter(None, lines)) if record.get("task", on) != on]
-    write_atomically(path, "".join(to_json(record) + "\n" for record in [*kept, *records]))
+    others = [record for record in map(from_json, filter(None, lines)) if record.get("task", task) != task]
+    write_atomically(path, "".join(to_json(record) + "\n" for record in [*others, *records]))

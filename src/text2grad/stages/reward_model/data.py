@@ -1,5 +1,4 @@
-"""The data that a reward model is trained and measured on: records of the run, as training pairs
-and as cases."""
+"""Training and evaluation data of a reward model: the run's records as pairs and as cases."""
 
 from __future__ import annotations
 
@@ -36,51 +35,52 @@ from text2grad.tasks.base import (
 from text2grad.train.pairs import MarkedText, Pair
 
 FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
-"""Training records below which spoiled answers are added, and how many for each of them."""
+"""The number of training records below which corrupted answers are added, and their share."""
 
 
 def reward_data(run: RunFolder) -> tuple[list[Feedback], list[Feedback]]:
-    """Training and held-out records: no question is in both, and none held out by the task is
-    trained on.
+    """Return training and held-out records, which share no question.
 
-    What `annotate` sampled was split by the task already; what people wrote is split here, by the
-    same rule. With `task.split`, feedback on the questions of the other shares is left out.
+    Records that `annotate` sampled are split by the task already. People's feedback is split here
+    by the same rule. With `task.split`, feedback on questions of the other shares is left out.
     """
     records, heldout, settings = run.feedback(), run.heldout_feedback(), run.task_settings
-    known, sampled_apart = splits_of_task(run), bool(heldout)
-    out = {question_key(record) for record in heldout}
+    splits, annotate_has_split = splits_of_task(run), bool(heldout)
+    heldout_questions = {question_key(record) for record in heldout}
     for record in records:
         question = question_key(record)
-        by_words = record.source.kind == "human" or not sampled_apart
-        if known.get(question, assign_split(question, settings) if by_words else "train") == "heldout":
-            out.add(question)
+        by_question = record.source.kind == "human" or not annotate_has_split
+        if splits.get(question, assign_split(question, settings) if by_question else "train") == "heldout":
+            heldout_questions.add(question)
     train: list[Feedback] = []
+    train_split = feedback_split(settings)
     for record in records:
         question = question_key(record)
-        if question in out:
+        if question in heldout_questions:
             heldout.append(record)
-        elif known.get(question, wanted := feedback_split(settings)) == wanted:
+        elif splits.get(question, train_split) == train_split:
             train.append(record)
     return train, heldout
 
 
 def splits_of_task(run: RunFolder) -> dict[str, Split]:
-    """Question -> split, where it takes the task's data to tell: with `task.split` or
-    `task.heldout_data`."""
+    """Return splits by question with `task.split` or `task.heldout_data`, else an empty mapping.
+
+    Without these settings a question's split follows from its text.
+    """
     if run.task_settings.split is None and not run.task_settings.heldout_data:
         return {}
     return splits_of(run.task(), run.task_settings)
 
 
 def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
-    """Question -> split, of all prompts of a task on which there may be feedback."""
+    """Return the split of every question in a task's data that may have feedback."""
     splits: tuple[Split, ...] = ("heldout", *(SHARES if settings.split else ("train",)))
     return {question_key(example): split for split in splits for example in task.examples(split)}
 
 
 def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
-    """(judge's conversation, z) of one record; None for a failed critique, which teaches
-    nothing."""
+    """Return a record's training pair (judge's conversation, z); None if its critique failed."""
     judgement = record.judgement()
     if isinstance(judgement, Failure):
         return None
@@ -92,41 +92,46 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
-    """The position of each turn of the response in the judge's prompt, with its spans; none if a
-    tag in one had to be changed."""
-    found = []
-    for at, (start, end) in shown_at(messages[-1].content, record.response):
-        own = (span for span in record.spans if start <= span.start < end)
-        spans = (s.model_copy(update={"start": s.start - start, "end": s.end - start}) for s in own)
-        found.append(MarkedText(at, record.response[start:end], tuple(spans)))
-    return tuple(found)
+    """Return the position of each turn of the response in the judge's prompt, with its spans.
+
+    It is empty if a tag in a turn had to be escaped.
+    """
+    turns = []
+    for position, (start, end) in shown_at(messages[-1].content, record.response):
+        spans = tuple(
+            span.model_copy(update={"start": span.start - start, "end": span.end - start})
+            for span in record.spans
+            if start <= span.start < end
+        )
+        turns.append(MarkedText(position, record.response[start:end], spans))
+    return tuple(turns)
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
-    """The part of a critique that the reward model learns to write: nothing, of a tagger.
+    """Return the part of a critique that the reward model learns to write; a tagger writes none.
 
-    What is missing from an answer is said in the critique's words, and turns get no verdicts of
-    their own: grounded decoding has no list for either. A score is rounded to one digit: extra
-    digits invite memorisation.
+    With grounded decoding, omissions and turn scores are dropped, since its grammar has no lists
+    for them; the critique's text still describes omissions. A score is rounded to one digit, since
+    more digits invite memorisation.
     """
     if settings.tags:
         return Critique(text="")
     spans = critique.spans
     if not settings.reasons:
         spans = tuple(span.model_copy(update={"reason": ""}) for span in spans)
-    listed = ("omissions", "turn_scores")
-    lists = {name: getattr(critique, name) if settings.grounded == "off" else () for name in listed}
+    names = ("omissions", "turn_scores")
+    lists = {name: getattr(critique, name) if settings.grounded == "off" else () for name in names}
     text = critique.text if settings.critique else ""
-    written = not settings.score_head and critique.score is not None
-    score = round(critique.score or 0.0, 1) + 0.0 if written else None  # no -0.0
+    has_score = not settings.score_head and critique.score is not None
+    score = round(critique.score or 0.0, 1) + 0.0 if has_score else None  # adding 0.0 avoids -0.0
     return critique.model_copy(update={"text": text, "spans": spans, "score": score, **lists})
 
 
 def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:
-    """The records, and after them spoiled answers as `reward_model.damaged` asks for.
+    """Return the records followed by corrupted answers, their share set by `reward_model.damaged`.
 
-    A few critiques are all of answers worth a remark: a model trained on them alone may praise what
-    is no answer.
+    A small set of critiques only has plausible answers, so a model trained on it alone may praise
+    text that is not an answer at all.
     """
     few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
     share = few if settings.damaged is None else settings.damaged
@@ -136,27 +141,29 @@ def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed
 def fitting(
     policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
 ) -> list[tuple[Feedback, Pair]]:
-    """The readable records that fit the model, with their training pairs.
+    """Return the records that fit the model, with their training pairs.
 
-    A prompt that is too long loses its middle, the response and z nothing: half a critique would
-    teach to stop half-way. What still does not fit is left out. Both are reported on stderr.
+    The middle of a prompt that is too long is cut. The response and z are never cut, since half a
+    critique would teach the model to stop early. Records that still do not fit are left out.
+    Prints the counts of both on stderr.
     """
     limit = policy.context
     readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
-    fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
-    kept = [(record, pair) for record, pair in fitted if pair is not None]
-    cut = sum(pair.prompt != whole.prompt for (_, pair), (_, whole) in zip(fitted, readable, strict=True) if pair)
+    shortened = [_shorten(policy, record, pair, limit) for record, pair in readable]
+    fitted = [(record, pair) for (record, _), pair in zip(readable, shortened, strict=True) if pair is not None]
+    cut = sum(
+        pair.prompt != full.prompt for pair, (_, full) in zip(shortened, readable, strict=True) if pair is not None
+    )
     if cut:
-        print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
-    if len(kept) < len(readable):
-        count, whole = len(readable) - len(kept), len(readable)
-        line = f"{count} of {whole} critiques are left out: they still exceed {limit} tokens"
+        print(f"{cut} of {len(readable)} prompts were cut in the middle to fit {limit} tokens", file=sys.stderr)
+    if excluded := len(readable) - len(fitted):
+        line = f"{excluded} of {len(readable)} critiques are left out: they still exceed {limit} tokens"
         print(line, file=sys.stderr)
-    return kept
+    return fitted
 
 
-def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
-    """The pair with as much of its prompt as fits; None if response and z alone are too long."""
+def _shorten(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
+    """Cut the prompt of a pair to fit; None if response and z alone are too long."""
     target = len(encode_target(policy.tokenizer, pair.target))
 
     def excess(messages: Sequence[Message]) -> int:
@@ -170,24 +177,24 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
 
 
 def token_table(run: RunFolder) -> TokenTable:
-    """The tokens of the policy that training starts from."""
+    """Return the token table of the policy that training starts from."""
     start = run.policy()
     return TokenTable(load_tokenizer(start.model, start.chat_template))
 
 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
-    """A critic's judgement of each record's response, with the record's own as the gold one."""
+    """Return a critic's judgement of each record's response, with the record's as the gold one."""
     predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
     cases = []
     for record, judgement in zip(gold, predicted, strict=True):
-        own = record.judgement()
-        assert isinstance(own, Critique)
-        # By the ids the policy sampled; a response that people wrote about elsewhere has none.
+        gold_critique = record.judgement()
+        assert isinstance(gold_critique, Critique)
+        # Imported responses have no sampled ids and are tokenised instead.
         aligned = align_recorded(table, record.response, record.meta.get(TOKEN_IDS))
-        cases.append(SpanCase(own, judgement, aligned, question_text(record)))
+        cases.append(SpanCase(gold_critique, judgement, aligned, question_text(record)))
     return cases
 
 
 def example_of(record: Feedback) -> Example:
-    """The prompt of a record."""
+    """Return the prompt of a record."""
     return Example(id=record.id, prompt=record.prompt)

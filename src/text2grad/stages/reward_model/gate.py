@@ -1,7 +1,6 @@
-"""The gate behind `train-reward`: what a reward model says of fresh and of spoiled answers, and the
-verdict on it.
+"""The gate of `train-reward`: check a reward model on fresh and on corrupted answers.
 
-The verdict is written beside the reward model, and `train` reads it.
+The verdict is written next to the reward model, and `train` reads it.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import RewardModel
 from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import example_of, reward_data, token_table
-from text2grad.stages.run_folder import RunFolder, write_json
+from text2grad.stages.run_folder import GATE_FILE, RunFolder, write_json
 from text2grad.stages.sampling import sample, with_room
 from text2grad.tasks.base import Split, get_environment_factory, question_key
 
-GATE_FILE = "gate.json"
 FRESH = "reward_model.fresh.jsonl"
-"""In `evaluation`: the critiques of fresh answers of the policy."""
-ANSWERS, SPOILED, CORRECTED = 16, 32, 32
-"""Fresh answers, spoiled ones, and held-out corrections that are judged at most."""
+"""The file in `evaluation` with critiques of fresh answers of the policy."""
+ANSWERS, CORRUPTED, CORRECTED = 16, 32, 32
+"""The maximum numbers of fresh answers, corrupted answers and held-out corrections judged."""
 SPLITS: tuple[Split, ...] = ("heldout", "train")
 
 
 def gate_file(run: RunFolder) -> Path:
-    """The verdict beside the reward model, which is critic.reward_model.folder or this run's
-    own."""
-    return run.reward_model_folder.parent / GATE_FILE
+    """Return the file of the verdict: next to a trained reward model, or inside a merged one."""
+    folder = run.reward_model_folder
+    merged = folder / GATE_FILE
+    return merged if merged.is_file() else folder.parent / GATE_FILE
 
 
 def check_reward_model(
@@ -56,34 +55,42 @@ def check_reward_model(
     credit: CreditSettings,
     seed: int,
 ) -> Gate:
-    """The verdict on a reward model that is paid by these settings, given its critiques of held-out
-    records.
+    """Check a reward model, and return and write the verdict.
 
-    Has it judge answers that the policy samples now, corrupted answers, and held-out answers as
-    people corrected them. Writes the verdict to `reward_model/gate.json` and the critiques of the
-    fresh answers to `evaluation/reward_model.fresh.jsonl`.
+    The model judges new samples of the policy, corrupted answers, and held-out answers as corrected
+    by people. Writes the verdict to `reward_model/gate.json` and the critiques of the new samples
+    to `evaluation/reward_model.fresh.jsonl`.
+
+    Args:
+        trained: the reward model.
+        cases: its critiques of held-out records.
+        generation: how the policy is sampled.
+        credit: how critiques become token rewards.
+        seed: the seed of the corruption and of the bootstrap.
     """
     run = trained.run
     train, heldout = reward_data(run)
-    records = _one_of_each_question(train, heldout)
+    # One record per question, held-out ones first.
+    by_question = {question_key(record): record for record in chain(reversed(train), reversed(heldout))}
+    records = list(reversed(by_question.values()))
     fresh = _fresh_answers(run, generation, records)
-    release()
+    release_memory()
     critic, table = trained.over(trained.load()), token_table(run)
 
-    def judged(answers: Sequence[Answer]) -> list[Paid]:
+    def judge(answers: Sequence[Answer]) -> list[Paid]:
         if not answers:
             return []
         judgements = get_judgements(critic, [a.example for a in answers], [a.text for a in answers])
         aligned = (align_recorded(table, answer.text, answer.ids) for answer in answers)
         return list(zip(judgements, aligned, strict=True))
 
-    corrupted = spoiled(records, SPOILED, seed)
+    corrupted = spoiled(records, CORRUPTED, seed)
     corrected = [Answer(example_of(record), text) for record, text in corrections(heldout)[:CORRECTED]]
     judgements = GateJudgements(
         cases,
-        judged(fresh),
-        judged([Answer(example_of(record), record.response) for record in corrupted]),
-        [judgement for judgement, _ in judged(corrected)],
+        judge(fresh),
+        judge([Answer(example_of(record), record.response) for record in corrupted]),
+        [judgement for judgement, _ in judge(corrected)],
     )
     verdict = check(judgements, credit, seed)
     critiques = zip(fresh, judgements.fresh, strict=True)
@@ -95,16 +102,15 @@ def check_reward_model(
     return verdict
 
 
-def release() -> None:
-    """Free what is no longer used, so that one model is in memory at a time."""
+def release_memory() -> None:
+    """Free unused memory, so that only one model is loaded at a time."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 class Answer(NamedTuple):
-    """An answer to be judged, with its token ids if it was sampled here; of an episode the ids of
-    each turn."""
+    """An answer to judge, with token ids if sampled now (a list per turn of an episode)."""
 
     example: Example
     text: str
@@ -112,18 +118,16 @@ class Answer(NamedTuple):
 
 
 def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequence[Feedback]) -> list[Answer]:
-    """Sample the policy's answers to the first `ANSWERS` of these prompts that leave room for an
-    answer.
+    """Sample answers to the first `ANSWERS` prompts that leave room for one.
 
-    Where the task has an environment these are episodes, of the records whose question is one of
-    the task's.
+    In a task with an environment, the answers are episodes on questions of the task.
     """
     policy, task = run.load_policy(), run.task()
     examples, environment = [example_of(record) for record in records], get_environment_factory(task)
     examples = with_room(policy, examples, generation.max_new_tokens)
     if environment is not None:
-        known = (example for split in SPLITS for example in task.examples(split))
-        by_question = {question_key(example): example for example in known}
+        task_examples = (example for split in SPLITS for example in task.examples(split))
+        by_question = {question_key(example): example for example in task_examples}
         questions = [question_key(example) for example in examples]
         examples = [by_question[question] for question in questions if question in by_question]
     examples = examples[:ANSWERS]
@@ -131,14 +135,8 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
     return [Answer(example, text, ids) for example, (ids, text) in zip(examples, sampled, strict=True)]
 
 
-def _one_of_each_question(train: Sequence[Feedback], heldout: Sequence[Feedback]) -> list[Feedback]:
-    """A record of each question, held-out ones first."""
-    by_question = {question_key(record): record for record in chain(reversed(train), reversed(heldout))}
-    return list(reversed(by_question.values()))
-
-
 def read_gate(run: RunFolder) -> Gate | None:
-    """The verdict on the reward model of a run as it was written; None where there is none.
+    """Read the verdict on the reward model of a run; None if there is none.
 
     Raises:
         UserError: the file is not a verdict.
@@ -163,20 +161,20 @@ def verdict_line(config: Config) -> str:
     return f"the reward model of this run is {fit}"
 
 
-def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
+def refuse_unfit_reward_model(config: Config, warn: bool = True) -> None:
     """Refuse to train against a reward model that failed its gate.
 
-    With `tell`, a line on stderr says where there is no verdict, or where it does not count.
+    With `warn`, a missing verdict, or one that is ignored, is reported on stderr.
 
     Raises:
-        UserError: it failed, and `critic.reward_model.gate` is true.
+        UserError: the model failed, and `critic.reward_model.gate` is true.
     """
     if spec_of(config.critic.kind).kind != "reward_model":
         return
     run = RunFolder.of(config)
     verdict = read_gate(run)
     if verdict is None:
-        if tell and run.reward_model_folder.is_dir():
+        if warn and run.reward_model_folder.is_dir():
             print(f"reward model: not checked (no {gate_file(run)}; train-reward writes it)", file=sys.stderr)
         return
     reason = verdict.unfit_reason(config.credit)
@@ -185,15 +183,15 @@ def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
     problem = f"the reward model is not fit to train against: {reason} ({gate_file(run)})"
     if config.critic.reward_model.gate:
         raise UserError(problem, _cures(run, verdict, config.credit))
-    if tell:
-        print(f"{problem}; trained against it anyway (critic.reward_model.gate false)", file=sys.stderr)
+    if warn:
+        print(f"{problem}; training against it anyway (critic.reward_model.gate false)", file=sys.stderr)
 
 
 def _cures(run: RunFolder, verdict: Gate, credit: CreditSettings) -> str:
     """Return the possible cures, the most reliable one first."""
-    cures = ["more critiques and train-reward again", "--critic.reward_model.gate false"]
+    cures = ["add critiques and run train-reward again", "--critic.reward_model.gate false"]
     if run.feedback_file.is_file():
-        cures.insert(0, f"train --offline {run.feedback_file} learns from the comments without it")
+        cures.insert(0, f"train --offline {run.feedback_file} learns from the comments without a reward model")
     if not verdict.unfit_reason(credit.model_copy(update={"outcome_weight": 0.0})):
         cures.insert(0, "--credit.outcome_weight 0 trains on its spans alone, which are fit")
     return ", or ".join(cures)

@@ -1,4 +1,4 @@
-"""`train-reward`, and how well the reward model marks held-out answers."""
+"""`train-reward`: train a reward model, and measure it on held-out answers."""
 
 from __future__ import annotations
 
@@ -38,10 +38,16 @@ from text2grad.stages.reward_model.data import (
     token_table,
     with_damage,
 )
-from text2grad.stages.reward_model.gate import GATE_FILE, check_reward_model, read_gate, release
-from text2grad.stages.run_folder import RunFolder, read_feedback, write_json
-from text2grad.stages.training import TrainingStage, facts_of_pairs, prepare, prepare_training, warn_if_loss_flat
-from text2grad.train.pairs import Pair
+from text2grad.stages.reward_model.gate import check_reward_model, read_gate, release_memory
+from text2grad.stages.run_folder import GATE_FILE, RunFolder, read_feedback, write_json
+from text2grad.stages.training import (
+    TrainingStage,
+    facts_of_pairs,
+    prepare,
+    prepare_training,
+    refuse_other_engines,
+    warn_if_loss_flat,
+)
 from text2grad.train.supervised import Heads, train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -49,8 +55,9 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records, pairs trained on, how many of them praise people's corrections and how many are
-    spoiled answers, the last metrics, the rates on held-out records, and the verdict.
+    """Counts of the training data, the last metrics, the rates on held-out records, the verdict.
+
+    `corrections` counts praise of people's corrections, `damaged` corrupted answers.
     """
 
     records: int
@@ -65,17 +72,18 @@ class RewardModelSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelEvaluation(Summary):
-    """The full report on a reward model on held-out records (`eval.critics.reward_model`)."""
+    """The full report on a reward model (`eval.critics.reward_model`)."""
 
     report: Mapping[str, Any] = inlined()
 
 
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
-    """Train the reward model on z and check it; writes `reward_model/policy`,
-    `reward_model/gate.json` and `evaluation/reward_model.json`.
+    """Train the reward model on z, check it, and measure it on held-out records.
+
+    Writes `reward_model/policy`, `reward_model/gate.json` and `evaluation/reward_model.json`.
     """
     summary = train_reward_model(prepare_training(config, "reward_model", "reward_model", resume, "reward model"))
-    release()  # what was trained is gone before the model that was written is loaded
+    release_memory()  # the trained model is freed before the written one is loaded
     model = RewardModel.of(config)
     cases = [case for _, case in heldout_cases(model)]
     rates = measure_reward_model(model.run, cases)
@@ -84,16 +92,21 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
 
 
 def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
-    """Train the reward model and write it."""
+    """Train the reward model and write it.
+
+    Raises:
+        UserError: there is nothing to train on, or no critique has a score for a score head.
+    """
     settings = stage.config.reward_model
-    chosen = training_records(stage.run)
-    start = learner_settings(stage.run, settings)
+    refuse_other_engines(stage)
+    records = training_records(stage.run)
+    start = starting_model(stage.run, settings)
     policy = load_policy(start)
-    praised = with_corrections(chosen)
-    shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
-    pairs = [pair for _, pair in fitting(policy, shown, settings)]
-    if settings.score_head:
-        refuse_no_score(pairs)
+    praised = with_corrections(records)
+    corrupted = with_damage(records, settings, stage.config.run.seed)[len(records) :]
+    pairs = [pair for _, pair in fitting(policy, [*praised, *corrupted], settings)]
+    if settings.score_head and pairs and all(pair.score is None for pair in pairs):
+        raise UserError("no critique has a score for a score head to learn", "--reward_model.score_head false")
     run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     base = digest_of_base(policy.model) if settings.shared else ""
     settings = run.config.reward_model
@@ -106,22 +119,22 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
             section="reward_model.training",
             heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
         )
-        (stage.folder / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+        (stage.folder / GATE_FILE).unlink(missing_ok=True)  # the verdict on the previous model
         if base:
             (stage.folder / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
     warn_if_loss_flat(stage.folder, "reward_model.training", settings.training.lr)
     return RewardModelSummary(
-        records=len(chosen),
+        records=len(records),
         trained_on=len(pairs),
-        corrections=len(praised) - len(chosen) or None,
-        damaged=len(shown) - len(praised) or None,
+        corrections=len(praised) - len(records) or None,
+        damaged=len(corrupted) or None,
         metrics=metrics,
         out=str(stage.folder / "policy"),
     )
 
 
 def training_records(run: RunFolder) -> list[Feedback]:
-    """The records to train on; says on stderr that a few of people's are few."""
+    """Return the records to train on; warn on stderr if there are few records of people."""
     train, _ = reward_data(run)
     if len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
         first = f"text2grad train --offline {run.feedback_file}"
@@ -129,38 +142,31 @@ def training_records(run: RunFolder) -> list[Feedback]:
     return train
 
 
-def refuse_no_score(pairs: Sequence[Pair]) -> None:
-    """Raises UserError: a head is to learn the verdict, and no critique has one."""
-    if pairs and all(pair.score is None for pair in pairs):
-        raise UserError("no critique has a score for a head to learn", "--reward_model.score_head false")
-
-
-def learner_settings(run: RunFolder, settings: RewardModelSettings) -> PolicySettings:
-    """The model that becomes the reward model.
+def starting_model(run: RunFolder, settings: RewardModelSettings) -> PolicySettings:
+    """Return the settings of the model that the reward model is trained from.
 
     Raises:
-        UserError: it is to share the policy's base weights, but has different ones, or no adapter.
+        UserError: `reward_model.shared` is set, but the base weights differ from the policy's, or
+            one of the models has no adapter.
     """
-    start = run.policy()
-    chosen = start
+    policy = run.policy()
+    start = policy
     if settings.model is not None:
-        chosen = run.base.model_copy(update={"model": settings.model, "chat_template": None})
-    if settings.shared and base_of(chosen.model) != base_of(start.model):
-        problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
-        raise UserError(problem, "reward_model.model null, or reward_model.shared false")
-    if settings.shared and (chosen.lora is None or start.lora is None):
+        start = run.base.model_copy(update={"model": settings.model, "chat_template": None})
+    if settings.shared and base_of(start.model) != base_of(policy.model):
+        problem = f"the reward model starts from {start.model}, the policy from {policy.model}: nothing to share"
+        raise UserError(problem, "set reward_model.model null, or reward_model.shared false")
+    if settings.shared and (start.lora is None or policy.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
-    return chosen
+    return start
 
 
 def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str, float]:
-    """The rates of the reward model on held-out records, for the report; empty if there are
-    none."""
+    """Write and return the rates of the reward model on held-out records, for the report."""
     if not cases:
         return {}
     order = verdict_order(cases)
-    told_apart = {} if order is None else {"verdict_order": order}
-    rates = {**span_report(cases), **told_apart}
+    rates = {**span_report(cases), **({} if order is None else {"verdict_order": order})}
     write_json(run.evaluation / "reward_model.json", rates)
     return rates
 
@@ -168,17 +174,18 @@ def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str,
 def run_evaluate_reward_model(
     config: Config, against: Path | None = None, marks: Path | None = None
 ) -> RewardModelEvaluation:
-    """The full report on the reward model on held-out records, with baselines that know nothing.
+    """Measure the reward model and trivial baselines on held-out records.
 
-    The judge, if there is one, compares its critiques with those in `against`, by default the
-    annotations. `marks` is a file of people's marks of its critiques.
+    Writes the rates, the full report (`reward_model.full.json`) and the reward model's critiques,
+    for people to mark (`reward_model.said.jsonl`), to `evaluation/`.
 
-    Writes to `evaluation/`: the rates of each for the report, everything in
-    `reward_model.full.json`, and the critiques of the reward model in `reward_model.said.jsonl`,
-    for people to mark.
+    Args:
+        config: the configuration; `evaluate.judge` names a judge that compares critiques.
+        against: the critiques that the judge compares with; default: the annotations.
+        marks: a file of people's marks of the reward model's critiques.
 
     Raises:
-        UserError: there are no held-out records, or the judge's prompt cannot be used.
+        UserError: there are no held-out records, or the judge's prompt is not usable.
     """
     if config.judge.prompt and not config.evaluate.judge:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
@@ -186,13 +193,13 @@ def run_evaluate_reward_model(
     prepare(config)
     model = RewardModel.of(config)
     if marks:
-        read_marks(marks)  # before the model is asked for nothing
-    judged = heldout_cases(model)
-    if not judged:
+        read_marks(marks)  # fails before the model is loaded
+    cases = heldout_cases(model)
+    if not cases:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
-    report, gold, critiques = measured_critiques(model, judged, config.run.seed)
+    report, gold, critiques = measure_critiques(model, cases, config.run.seed)
     if marks:
-        aligned = {record.id: case.aligned for record, (_, case) in zip(critiques, judged, strict=True)}
+        aligned = {record.id: case.aligned for record, (_, case) in zip(critiques, cases, strict=True)}
 
         def length(record: Feedback, span: Span) -> int:
             return int(abs(token_labels([span], aligned[record.id])).sum())
@@ -200,25 +207,25 @@ def run_evaluate_reward_model(
         report["people"] = people(marks, critiques, length)
     if config.evaluate.judge:
         with judge.open() as chat:
-            report["judge"] = compared(against, judge.prompt, chat, gold, critiques)
-    _say_signs(report)
+            report["judge"] = compare_with(against, judge.prompt, chat, gold, critiques)
+    _print_warnings(report)
     write_json(model.run.evaluation / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
 
 
-def measured_critiques(
-    model: RewardModel, judged: Sequence[tuple[Feedback, SpanCase]], seed: int
+def measure_critiques(
+    model: RewardModel, heldout: Sequence[tuple[Feedback, SpanCase]], seed: int
 ) -> tuple[dict[str, Any], list[Feedback], list[Feedback]]:
-    """The report on a reward model's critiques of held-out records, those records, and the
-    critiques as records.
+    """Measure a reward model's critiques, and write the rates and the critiques.
 
-    Writes the rates, those of the baselines, and the critiques.
+    Returns:
+        The report, the held-out records, and the critiques as records.
     """
-    cases = [case for _, case in judged]
+    cases = [case for _, case in heldout]
     report, folder = reward_model_report(cases, seed), model.run.evaluation
     verdict = read_gate(model.run)
     report["gate"] = asdict(verdict) if verdict else None
-    gold = list(numbered(record for record, _ in judged))
+    gold = list(numbered(record for record, _ in heldout))
     source = Source(kind="reward_model", model=str(model.run.reward_model_folder))
     critiques = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
@@ -231,54 +238,53 @@ def measured_critiques(
     return report, gold, critiques
 
 
-def _say_signs(report: Mapping[str, Any]) -> None:
-    said = [
+def _print_warnings(report: Mapping[str, Any]) -> None:
+    warnings = [
         *signs.quote_warnings(report["unmatched"], "of the reward model"),
         *signs.human_warnings(report.get("people", {})),
     ]
-    for line in said:
+    for line in warnings:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def compared(
-    path: Path | None, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
+def compare_with(
+    path: Path | None, prompt: str, judge: Chat, gold: Sequence[Feedback], critiques: Sequence[Feedback]
 ) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques compared with those of `path`, else
-    `gold`: of the same response to the same prompt, however many a prompt has.
+    """Have a judge compare the reward model's critiques with those in `path`, else with `gold`.
 
-    A response that has no critique there, for its annotation failed in that run, is left out and
-    counted (`left_out`).
+    Critiques of the same response to the same prompt are compared. A response without a critique in
+    `path`, where its annotation failed, is counted in `left_out`.
 
     Raises:
         UserError: the other critiques are of other responses.
     """
-    theirs: dict[tuple[str, str], list[Feedback]] = {}
+    others: dict[tuple[str, str], list[Feedback]] = {}
     for record in gold if path is None else read_feedback(path):
-        theirs.setdefault(_about(record), []).append(record)
-    both = []
-    ids = {id for id, _ in theirs}
-    for record in said:  # equal responses are paired in their order
-        if same := theirs.get(_about(record)):
-            both.append((record, same.pop(0)))
-    met = {_about(record)[0] for record, _ in both}
-    differ = [record.id for record in said if (id := _about(record)[0]) in ids and id not in met]
-    if differ or not both:
-        other = differ[0] if differ else said[0].id
-        raise UserError(f"{path} has no critique of the response {other!r}", "evaluate both on the same records")
+        others.setdefault(_answer_key(record), []).append(record)
+    matched = []
+    for record in critiques:  # equal responses are paired in order
+        if candidates := others.get(_answer_key(record)):
+            matched.append((record, candidates.pop(0)))
+    ids = {id for id, _ in others}
+    matched_ids = {_answer_key(record)[0] for record, _ in matched}
+    differ = [record.id for record in critiques if (id := _answer_key(record)[0]) in ids and id not in matched_ids]
+    if differ or not matched:
+        first = differ[0] if differ else critiques[0].id
+        raise UserError(f"{path} has no critique of the response {first!r}", "evaluate both on the same records")
     pairs = [
-        JudgedPair(example_of(ours), ours.response, ours.judgement(), other.judgement()) for ours, other in both
+        JudgedPair(example_of(record), record.response, record.judgement(), other.judgement())
+        for record, other in matched
     ]
-    return {**compare_critics(judge, prompt, pairs), "left_out": len(said) - len(both)}
+    return {**compare_critics(judge, prompt, pairs), "left_out": len(critiques) - len(matched)}
 
 
-def _about(record: Feedback) -> tuple[str, str]:
-    """The id of the prompt, without the number of the answer (`numbered`), and the response."""
+def _answer_key(record: Feedback) -> tuple[str, str]:
+    """Return the id of the prompt, without the answer's number (`numbered`), and the response."""
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
 def heldout_cases(trained: RewardModel) -> list[tuple[Feedback, SpanCase]]:
-    """The held-out records that fit the model, with what the reward model says of them, token by
-    token."""
+    """Return the held-out records that fit the model, with its judgement of each token."""
     _, heldout = reward_data(trained.run)
     if not heldout:
         return []
@@ -286,5 +292,5 @@ def heldout_cases(trained: RewardModel) -> list[tuple[Feedback, SpanCase]]:
     gold = [record for record, _ in fitting(model, heldout, trained.settings)]
     if not gold:
         return []
-    print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
+    print(f"reward model: judging {len(gold)} held-out answers", file=sys.stderr, flush=True)
     return list(zip(gold, judged_cases(trained.over(model), gold, token_table(trained.run)), strict=True))
