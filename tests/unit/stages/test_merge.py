@@ -300,6 +300,7 @@ def test_the_verdict_on_a_reward_model_is_merged_with_it(config: Config, tmp_pat
     verdict = config.run.folder / "reward_model" / "gate.json"
     verdict.write_text("{}", encoding="utf-8")
     run_merge(config, "reward_model", tmp_path / "merged", "mit", None)
-    merged = load_config(None, ["--task.name", "qa", "--critic.reward_model.folder", str(tmp_path / "merged")])
+    words = ("--task.name", "qa", "--policy.model", "tiny", "--critic.reward_model.folder")
+    merged = load_config(None, [*words, str(tmp_path / "merged")])
     assert gate_file(RunFolder.of(merged)) == tmp_path / "merged" / "gate.json"
     assert gate_file(RunFolder.of(config)) == verdict
