@@ -1,7 +1,6 @@
-"""Run untrusted Python, and judge it: a program and its tests never share a process.
+"""Run and judge untrusted Python; a program and its tests never share a process.
 
-The names below are imported when first used, because the sandboxed processes import this package
-too.
+The names below are imported on first use, because the sandboxed processes also import this package.
 """
 
 from __future__ import annotations

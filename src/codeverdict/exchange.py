@@ -1,8 +1,8 @@
-"""What goes into a job and what comes out of it, outside the sandbox.
+"""Exchange the input and output of a job, outside the sandbox.
 
-The program and its tests lie in memory files that only the processes read that the server forked
-for them, each its own; the verdict comes back in another, the output of a script through a pipe.
-The server sees neither, and expected outputs of scripts never leave this process.
+The program and its tests are in separate memory files, read only by the processes that the server
+forks for them. The verdict returns in another file, the output of a script through a pipe. The
+server sees neither, and the expected outputs of scripts never leave this process.
 """
 
 from __future__ import annotations
@@ -25,61 +25,66 @@ from codeverdict.results import Outcome, TestResult, Verdict, clean
 
 SWALLOWED = "the program swallowed an exception of its tests"
 WALL_TIMES = 5.0
-"""Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for
-its turn."""
+"""Wall-clock limit of a job as a multiple of its processor time, for busy machines."""
 OUTPUT_BYTES = 32 << 20
-"""The most that a script may print, in bytes."""
+"""Maximum output of a script in bytes."""
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
 _WORDS = re.compile(r"[, \t]+")
 
 
-class _Said(NamedTuple):
-    """The output of a job, what it said of its errors, how its processes ended, and which limit it
-    broke."""
+class _JobOutput(NamedTuple):
+    """The output and errors of a job, wait statuses of its processes, and the exceeded limit."""
 
     data: bytes
     errors: bytes
     ends: tuple[int, ...]
     broken: str
 
-    def why(self) -> Outcome | None:
-        """The outcome, if it broke a limit."""
+    def limit_outcome(self) -> Outcome | None:
+        """Return the outcome of an exceeded limit, or None."""
         return None if not self.broken else "crashed" if self.broken == "files" else "timeout"
 
 
 def judge_tests(
-    server: Server, solution: str, tests: str, file: TestFile, seconds: float, how: dict[str, bool]
+    server: Server, solution: str, tests: str, file: TestFile, seconds: float, options: dict[str, bool]
 ) -> Verdict:
-    """Run `tests`, read as `file`, against a program; `how`: whether with coverage, and whether
-    lenient.
+    """Run a test file against a program.
+
+    Args:
+        server: runs the job.
+        solution: the program.
+        tests: the text of the test file.
+        file: the analysed test file.
+        seconds: the processor time of the program.
+        options: the flags `coverage` and `lenient`.
 
     Raises:
         Dead: the server ended.
     """
     key = os.urandom(frames.KEY_BYTES)
-    files = [frames.held({"code": solution, "coverage": how["coverage"]}), file.frame(**how), key]
+    files = [frames.held({"code": solution, "coverage": options["coverage"]}), file.frame(**options), key]
     words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
     words["modules"] = _modules(solution, tests)
-    said = _run(server, words, files)
-    return _judged(said, frames.Seal(key), solution.count("\n") + 1, seconds)
+    output = _run(server, words, files)
+    return _parse_verdict(output, frames.Seal(key), solution.count("\n") + 1, seconds)
 
 
 def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]], seconds: float) -> Verdict:
-    """Run a program once for each (input, expected output), and compare here.
+    """Run a script once per (stdin, expected output) pair, and compare the output here.
 
     Raises:
         Dead: the server ended.
     """
     results: list[TestResult] = []
     deadline = time.monotonic() + WALL_TIMES * seconds
-    for number, (given, expected) in enumerate(cases, start=1):
-        left = max(0.0, deadline - time.monotonic())
-        words = {"start": "script", "seconds": seconds, "wall": left, "modules": _modules(solution)}
-        contents = [frames.held({"code": solution}), given.encode("utf-8", "surrogatepass"), b""]
-        with _Printed() as printed:
-            said = _run(server, words, contents, printed.writer)
-        said = said._replace(data=bytes(printed.data), errors=said.data)
-        result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
+    for number, (stdin, expected) in enumerate(cases, start=1):
+        remaining = max(0.0, deadline - time.monotonic())
+        words = {"start": "script", "seconds": seconds, "wall": remaining, "modules": _modules(solution)}
+        contents = [frames.held({"code": solution}), stdin.encode("utf-8", "surrogatepass"), b""]
+        with _PipeReader() as reader:
+            output = _run(server, words, contents, reader.writer)
+        output = output._replace(data=bytes(reader.data), errors=output.data)
+        result, outcome = _judge_case(output, f"case_{number}", stdin, expected, seconds)
         results.append(result)
         if outcome is not None:
             return Verdict(outcome, tuple(results), result.error)
@@ -88,14 +93,16 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
 
 
 def _modules(*sources: str) -> list[str]:
-    """Modules that these programs import and that a server may preload."""
+    """Return the modules that these programs import and that a server may preload."""
     words = {word for text in sources for names in _IMPORTS.findall(text) for word in _WORDS.split(names)}
     return sorted(words & WARM)
 
 
-def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: int) -> _Said:
-    """Have a job done. `contents`: those of the files that its processes get; the last file is read
-    at the end. They get `more` descriptors too."""
+def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: int) -> _JobOutput:
+    """Run a job whose processes get files with these contents and `more` descriptors.
+
+    The last file is read when the job has ended.
+    """
     files = [os.memfd_create("job") for _ in contents]
     try:
         for file, content in zip(files, contents, strict=True):
@@ -106,108 +113,107 @@ def _run(server: Server, words: dict[str, Any], contents: list[bytes], *more: in
     finally:
         for file in files:
             os.close(file)
-    return _Said(data, b"", ends, broken)
+    return _JobOutput(data, b"", ends, broken)
 
 
-class _Printed:
-    """The output of a script, read from a pipe while it runs: a file may not be that long."""
+class _PipeReader:
+    """Reads the output of a script from a pipe while it runs; a file may not be that long."""
 
-    def __enter__(self) -> _Printed:
+    def __enter__(self) -> _PipeReader:
         self._reader, self.writer = os.pipe()
         self.data = bytearray()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._collect, daemon=True)
         self._thread.start()
         return self
 
-    def _read(self) -> None:
-        with open(self._reader, "rb", buffering=0) as pipe:  # closed at the limit: printing more is an error
+    def _collect(self) -> None:
+        with open(self._reader, "rb", buffering=0) as pipe:  # closed at the limit, so that printing more fails
             while len(self.data) <= OUTPUT_BYTES and (piece := pipe.read(1 << 16)):
                 self.data += piece
 
     def __exit__(self, error: object, *_: object) -> None:
         os.close(self.writer)
-        if error is None:  # its processes have ended
+        if error is None:  # the processes of the script have ended
             self._thread.join()
 
 
-# What it comes to
+# Verdicts
 
 
-def _judged(said: _Said, seal: frames.Seal, lines: int, seconds: float) -> Verdict:
-    """The verdict in the frames of the test process: passed only if every collected test ran and
-    passed."""
+def _parse_verdict(output: _JobOutput, seal: frames.Seal, lines: int, seconds: float) -> Verdict:
+    """Parse the frames of the test process; passed only if every collected test ran and passed."""
     collected, skipped, end, early = None, 0, None, False
     results: list[TestResult] = []
     try:
-        for line in said.data.splitlines(keepends=True):
-            if not line.endswith(b"\n"):  # its writer was ended
+        for line in output.data.splitlines(keepends=True):
+            if not line.endswith(b"\n"):  # the writer was killed
                 break
             frame = seal.message(line)
             collected = frame.get("collected", collected)
             skipped += "skipped" in frame
             early = early or frame.get("early") is True
-            results += [_result(frame["result"], lines)] if "result" in frame else []
+            results += [_parse_result(frame["result"], lines)] if "result" in frame else []
             end = frame.get("end", end)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Verdict("crashed", tuple(results), "a verdict that cannot be read")
-    found = tuple(results)
-    if said.broken or end is None:
-        return Verdict(said.why() or "crashed", found, _ended(said, seconds))
+    tests = tuple(results)
+    if output.broken or end is None:
+        return Verdict(output.limit_outcome() or "crashed", tests, _describe_end(output, seconds))
     outcome, error = end["outcome"], clean(end["error"])
-    complete = collected == len(found) + skipped and len(found) > 0
-    if outcome == "passed" and not (complete and all(result.passed for result in found)):
-        return Verdict("crashed", found, "not every test was run")
+    complete = collected == len(tests) + skipped and len(tests) > 0
+    if outcome == "passed" and not (complete and all(result.passed for result in tests)):
+        return Verdict("crashed", tests, "not every test was run")
     if outcome == "crashed":
-        error = _death(said.ends) or error
-    return Verdict(outcome, found, error, _line(end["line"], lines), early=early)
+        error = _describe_signal(output.ends) or error
+    return Verdict(outcome, tests, error, _valid_line(end["line"], lines), early=early)
 
 
-def _result(frame: dict[str, Any], lines: int) -> TestResult:
-    """The result in one test's frame, with line numbers limited to those of the program."""
+def _parse_result(frame: dict[str, Any], lines: int) -> TestResult:
+    """Parse the result of one test, dropping line numbers outside the program."""
     texts = {name: clean(frame[name]) for name in ("error", "call", "got", "expected") if name in frame}
-    ran = tuple(sorted({line for line in frame.get("lines", ()) if _line(line, lines)}))
-    line, swallowed = _line(frame.get("line"), lines), tuple(map(int, frame["swallowed"]))
+    ran = tuple(sorted({line for line in frame.get("lines", ()) if _valid_line(line, lines)}))
+    line, swallowed = _valid_line(frame.get("line"), lines), tuple(map(int, frame["swallowed"]))
     if swallowed and frame["passed"] is True:
         texts["error"] = SWALLOWED
     passed = frame["passed"] is True and not swallowed
     return TestResult(clean(frame["name"]), passed, line=line, lines=ran, swallowed=swallowed, **texts)
 
 
-def _line(line: Any, lines: int) -> int | None:
+def _valid_line(line: Any, lines: int) -> int | None:
     return line if type(line) is int and 1 <= line <= lines else None
 
 
-def _compared(
-    said: _Said, name: str, given: str, expected: str, seconds: float
+def _judge_case(
+    output: _JobOutput, name: str, stdin: str, expected: str, seconds: float
 ) -> tuple[TestResult, Outcome | None]:
-    """One case of a script; and the outcome of the whole job, if it ends here."""
-    if why := said.why():
-        return TestResult(name, False, _ended(said, seconds)), why
-    if death := _death(said.ends):
-        return TestResult(name, False, death), "crashed"
-    if len(said.data) > OUTPUT_BYTES:
+    """Judge one case of a script; also return the outcome of the job if it ends here."""
+    if why := output.limit_outcome():
+        return TestResult(name, False, _describe_end(output, seconds)), why
+    if signal_text := _describe_signal(output.ends):
+        return TestResult(name, False, signal_text), "crashed"
+    if len(output.data) > OUTPUT_BYTES:
         return TestResult(name, False, f"more than {OUTPUT_BYTES} bytes of output"), None
-    output = said.data.decode("utf-8", "replace")
-    if error := clean(said.errors.decode("utf-8", "replace")) or _left_with(said.ends):
+    text = output.data.decode("utf-8", "replace")
+    if error := clean(output.errors.decode("utf-8", "replace")) or _describe_exit(output.ends):
         return TestResult(name, False, error), None
-    if _lines(output) == _lines(clean(expected)):
+    if _lines(text) == _lines(clean(expected)):
         return TestResult(name, True), None
-    call, got = f"input {clean(given[:200])!r}", repr(output[:300])
+    call, got = f"input {clean(stdin[:200])!r}", repr(text[:300])
     return TestResult(name, False, "other output", call=call, got=got, expected=clean(expected[:300])), None
 
 
-def _ended(said: _Said, seconds: float) -> str:
-    if said.broken == "time":
+def _describe_end(output: _JobOutput, seconds: float) -> str:
+    if output.broken == "time":
         return f"more than {seconds:g} s of processor time"
-    if said.broken == "clock":
+    if output.broken == "clock":
         return f"no verdict within {WALL_TIMES * seconds:g} s"
-    if said.broken:
+    if output.broken:
         return "more output or files than a program may make"
-    return _death(said.ends) or "the program ended its process before a verdict"
+    return _describe_signal(output.ends) or "the program ended its process before a verdict"
 
 
-def _death(ends: Sequence[int]) -> str:
-    """How a process was ended by a signal that did not come from here."""
+def _describe_signal(ends: Sequence[int]) -> str:
+    """Describe the signal that ended a process, unless the server sent it."""
     for status in ends:
         if status == RUNNING or not os.WIFSIGNALED(status):
             continue
@@ -222,7 +228,7 @@ def _death(ends: Sequence[int]) -> str:
     return ""
 
 
-def _left_with(ends: Sequence[int]) -> str:
+def _describe_exit(ends: Sequence[int]) -> str:
     codes = [os.waitstatus_to_exitcode(status) for status in ends]
     return f"the program ended with exit code {codes[0]}" if any(codes) else ""
 

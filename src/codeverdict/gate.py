@@ -1,5 +1,4 @@
-"""The gate: a task whose tests pass for a program that solves nothing must not train or measure
-anything."""
+"""Reject tasks whose tests pass for a program that solves nothing."""
 
 from __future__ import annotations
 
@@ -14,43 +13,49 @@ from codeverdict.runner import Job, Runner
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a task may be used; `reason` says which stub passes its tests, or why its reference
-    does not."""
+    """The decision on a task; `reason` names the stub that passes or the reference's failure."""
 
     accepted: bool
     reason: str = ""
 
 
 def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> Gate:
-    """Run the tests against the reference, if there is one, and against stubs for `names` (those
-    that the tests take from `solution` if none are given): some thirty programs that solve nothing.
-    A task is accepted where the reference passes and no stub does.
+    """Accept a task if its reference passes and no stub does.
 
-    The answer is kept with the runner. A stub is believed where a program would not be: in what its
-    objects say of order, and of their equality with plain values. Without a reference, tests that
-    give no verdict are not rejected: they have an outcome of their own.
+    Stubs are about thirty programs that solve nothing. Their objects are trusted where those of a
+    program are not: in their order and their equality with plain values. The decision is cached in
+    the runner.
+
+    Args:
+        runner: runs the stubs and the reference.
+        tests: the test file.
+        *names: the names that stubs define; by default those that the tests import from `solution`.
+        reference: a correct program, if any. Without one, tests that give no verdict are accepted,
+            because they have a separate outcome.
     """
     task = (tests, names, reference)
     if task not in runner.gates:
-        runner.gates[task] = _gate(runner, tests, names or reading.read(tests).taken, reference)
+        runner.gates[task] = _gate(runner, tests, names or reading.read_test_file(tests).solution_names, reference)
     gate: Gate = runner.gates[task]
     return gate
 
 
-def _gate(runner: Runner, tests: str, taken: tuple[str, ...], reference: str) -> Gate:
+def _gate(runner: Runner, tests: str, names: tuple[str, ...], reference: str) -> Gate:
     if reference and not (verdict := runner.run(reference, tests)).passed:
         return Gate(False, f"the reference: {verdict.outcome}{f': {verdict.error}' if verdict.error else ''}")
-    asked = [(what, runner.submit(Job(code, tests, lenient=True))) for what, code in stubs(taken)] if taken else []
-    for what, future in asked:
+    submitted = (
+        [(stub, runner.submit(Job(code, tests, lenient=True))) for stub, code in stubs(names)] if names else []
+    )
+    for stub, future in submitted:
         if runner.wait(future).passed:
-            for _, other in asked:
+            for _, other in submitted:
                 other.cancel()
-            return Gate(False, f"the tests pass for {what}")
+            return Gate(False, f"the tests pass for {stub}")
     return Gate(True)
 
 
 _CONSTANTS = ("None", "True", "False", "0", "1", "-1", "''", "[]", "{}", "float('nan')")
-_OF_ARGUMENTS = {
+_ARGUMENT_RESULTS = {
     "its first argument": "first",
     "its first argument, sorted": "sorted(first)",
     "its first argument, reversed": "first[::-1]",
@@ -102,14 +107,14 @@ _IS_ERROR = re.compile(r"(?:Error|Exception|Warning)$")
 
 
 def stubs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(what it is, code) of programs that define these names and solve nothing."""
+    """Yield (description, code) of programs that define these names and solve nothing."""
     errors = [name for name in names if _IS_ERROR.search(name)]
     others = [name for name in names if name not in errors] or list(names)
     shared = _HELPERS + _object("Yes", "True", "True") + _object("Between", "False", "True")
     shared += "".join(f"class {name}(Exception): pass\n" for name in errors)
     for constant in _CONSTANTS:
         yield f"a function that returns {constant}", shared + _functions(others, f"return {constant}")
-    for what, expression in _OF_ARGUMENTS.items():
+    for what, expression in _ARGUMENT_RESULTS.items():
         yield f"a function that returns {what}", shared + _functions(others, f"return {expression}")
     for error in (*_ERRORS, *errors[:1]):
         yield f"a function that raises {error}", shared + _functions(others, f"raise {error}(first)")
@@ -118,14 +123,13 @@ def stubs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _functions(names: list[str], body: str) -> str:
-    """Functions that also can be the block of a `with`, and iterated over, like their results."""
-    given = "    given = [*args, *kwargs.values()] or [None]\n    first, last = given[0], given[-1]\n"
-    return "".join(f"def {name}(*args, **kwargs):\n{given}    {body}\n" for name in names)
+    """Return the code of functions with this body."""
+    preamble = "    given = [*args, *kwargs.values()] or [None]\n    first, last = given[0], given[-1]\n"
+    return "".join(f"def {name}(*args, **kwargs):\n{preamble}    {body}\n" for name in names)
 
 
 def _object(name: str, equal: str, ordered: str) -> str:
-    """A class whose objects answer every question with yes, or with the closest value of the
-    required type."""
+    """Return the code of a class whose objects answer yes, or the closest value of another type."""
     answers = {
         **dict.fromkeys(("__hash__", "__len__", "__int__", "__index__", "__length_hint__", "__round__"), "1"),
         **dict.fromkeys(("__next__", "__enter__", "__aiter__", "__copy__", "__deepcopy__"), "self"),

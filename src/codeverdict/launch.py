@@ -1,4 +1,4 @@
-"""Start the warm server in the best tier of this machine, and talk to it."""
+"""Start a warm server in the best tier of this machine, and communicate with it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ _ENVIRONMENT = {
     **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
 }
 _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
-"""Unused user numbers: when root starts the sandbox, the programs of each server run as a user of
-their own."""
+"""Unused user ids: if root starts the sandbox, each server runs programs as a separate user."""
 
 INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
-"""How to get protection on a machine that has none."""
+"""The cure on a machine without protection."""
 
 
 class NotSafeError(Exception):
-    """None of the requested protection works on this machine. `cure` says what to install."""
+    """The requested protection does not work on this machine; `cure` names what to install."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(f"{message} ({cure})")
@@ -48,13 +47,16 @@ class NotSafeError(Exception):
 
 
 class Dead(Exception):
-    """The server ended, or did not answer in time."""
+    """The server ended or did not answer in time."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a tier works here: what was tried from inside and was blocked, or why the tier does
-    not work."""
+    """The result of starting a tier.
+
+    `held`: by name of an escape attempt from inside, if it was blocked. `reason`: why the tier does
+    not work.
+    """
 
     tier: Tier
     works: bool
@@ -63,23 +65,23 @@ class Probe:
 
 
 class Server:
-    """A running server process. It serves one job at a time."""
+    """A running server process, which serves one job at a time."""
 
     def __init__(self, tier: Tier, memory_mb: int, preload: tuple[str, ...] = ()) -> None:
-        """Start it and have it probe its own protection.
+        """Start the server and let it probe its protection.
 
         Raises:
-            Dead: it does not work in this tier; says why.
+            Dead: the tier does not work, with the reason.
         """
         self.tier = tier
         _compile()
         scratch.remove_stale()
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = frames.Channel(here.detach())
-        with there:
+        client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = frames.Channel(client_end.detach())
+        with server_end:
             self._process = subprocess.Popen(
                 _command(tier),
-                stdin=there.fileno(),
+                stdin=server_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={"PATH": os.defpath, **_ENVIRONMENT},
@@ -88,27 +90,27 @@ class Server:
             with _dead_if_closed():
                 self._channel.send(_setup(tier, memory_mb, preload))
                 reply, _ = self._channel.receive(START_SECONDS)
-            self.held: dict[str, bool] = _proof(tier, reply)
+            self.held: dict[str, bool] = _check_probes(tier, reply)
         except Dead:
             self.close()
             raise
 
     @property
     def process(self) -> int:
-        """Its process number."""
+        """The process id of the server."""
         return self._process.pid
 
     def run(
         self, words: dict[str, Any], descriptors: tuple[int, ...], seconds: float
     ) -> tuple[tuple[int, ...], str]:
-        """Have a job done, at most `seconds` long: the files it reads and writes are duplicated for
-        its processes.
+        """Run a job for at most `seconds`; its `descriptors` are duplicated for its processes.
 
-        Returns: the wait status of each process (job.RUNNING where it had to be killed), and which
-        limit it broke.
+        Returns:
+            The wait status of each process (job.RUNNING if it had to be killed), and the name of
+            the limit that was exceeded.
 
         Raises:
-            Dead: the server is gone, or does not answer.
+            Dead: the server has ended or does not answer.
         """
         with _dead_if_closed():
             self._channel.send(words, descriptors)
@@ -116,7 +118,7 @@ class Server:
         return tuple(reply["ends"]), str(reply["broken"])
 
     def close(self) -> None:
-        """End it, and everything it started."""
+        """End the server and everything that it started."""
         self._channel.close()
         try:
             self._process.wait(1.0)
@@ -135,15 +137,15 @@ def _dead_if_closed() -> Iterator[None]:
 
 
 def start(choice: TierChoice, memory_mb: int, preload: tuple[str, ...] = ()) -> Server:
-    """A server in the tier that was asked for, or for `auto` in the best that works here.
+    """Start a server in the requested tier, or for `auto` in the best that works here.
 
     Raises:
-        NotSafeError: it does not work here, or none does; names the cure.
+        NotSafeError: the tier does not work here, or none does.
     """
     reasons = []
     for tier in _BEST_FIRST if choice == "auto" else (choice,):
-        known = _PROBED.get(tier)
-        reason = known.reason if known and not known.works else _missing(tier)
+        probe = _PROBED.get(tier)
+        reason = probe.reason if probe and not probe.works else _missing(tier)
         if not reason:
             try:
                 return Server(tier, memory_mb, preload)
@@ -161,10 +163,10 @@ _PROBED: dict[Tier, Probe] = {}
 
 
 def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterator[Probe]:
-    """Start each tier once in this process, and say whether it held."""
+    """Start each tier once per process and yield its probe."""
     for tier in tiers:
         if tier not in _PROBED:
-            with contextlib.suppress(NotSafeError):  # why is noted
+            with contextlib.suppress(NotSafeError):  # `start` records the reason
                 server = start(tier, memory_mb)
                 server.close()
                 _PROBED[tier] = Probe(tier, True, held=server.held)
@@ -172,13 +174,12 @@ def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterat
 
 
 def _compile() -> None:
-    """Compile the sources once: memory that a server spends on compiling is inherited by every
-    job."""
-    compileall.compile_dir(_PACKAGE / "inside", quiet=2)  # without it servers are slower, and right
+    """Compile the sources in advance, so that jobs do not inherit the memory of a compiler."""
+    compileall.compile_dir(_PACKAGE / "inside", quiet=2)  # only for speed
 
 
 def _missing(tier: Tier) -> str:
-    """What this tier needs and this machine lacks; "" if nothing."""
+    """Return what this machine lacks for a tier, or an empty text."""
     if tier == "none":
         return ""
     if platform.system() != "Linux":
@@ -188,15 +189,15 @@ def _missing(tier: Tier) -> str:
     if landlock.abi() < landlock.MINIMUM_ABI:
         return f"Landlock of version {landlock.MINIMUM_ABI} is needed, here is {landlock.abi()}"
     if tier == "namespaces" and shutil.which("bwrap", path=os.defpath) is None:
-        return f"no bubblewrap in {os.defpath}"  # the server is started from there, whatever PATH is
+        return f"no bubblewrap in {os.defpath}"  # the server is started with this PATH
     return ""
 
 
-def _proof(tier: Tier, reply: dict[str, Any]) -> dict[str, bool]:
+def _check_probes(tier: Tier, reply: dict[str, Any]) -> dict[str, bool]:
     if "refused" in reply:
         raise Dead(str(reply["refused"]))
     held: dict[str, bool] = reply["probes"]
-    escaped = [name for name, kept in held.items() if not kept]
+    escaped = [name for name, blocked in held.items() if not blocked]
     if escaped and tier != "none":
         raise Dead(f"a program inside could {', '.join(escaped)}")
     return held
@@ -230,11 +231,10 @@ _NEEDED = "SETUID SETGID SETPCAP KILL CHOWN DAC_OVERRIDE FOWNER"
 
 
 def _bubblewrap() -> list[str]:
-    """A box with the system's libraries, Python, its packages and this one, all read-only, and no
-    network.
+    """Return the command for a box without network, with Python and its libraries read-only.
 
-    Only the server of root has capabilities in it, for the change to another user in each job and
-    for that user's files; others get a user namespace.
+    A server started by root keeps the capabilities to change to another user and to manage that
+    user's files. Other servers get a user namespace.
     """
     words = [*_BOX.split(), "--dev", "/dev", "--size", str(_BOX_BYTES), "--tmpfs", "/tmp", "--chdir", "/"]
     if os.geteuid() == 0:
@@ -248,7 +248,7 @@ def _bubblewrap() -> list[str]:
     prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     bound = [path for path in sorted({*prefixes, *_site_packages(), str(_PACKAGE)}) if not path.startswith("/usr/")]
     for folder in sorted({str(parent) for path in bound for parent in Path(path).parents} - {"/"}):
-        words += ["--perms", "0755", "--dir", folder]  # else as closed as the folder of that name outside
+        words += ["--perms", "0755", "--dir", folder]  # by default with the permissions of the outer folder
     for path in bound:
         words += ["--ro-bind", path, path]
     return [*words, "--"]

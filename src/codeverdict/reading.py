@@ -1,5 +1,4 @@
-"""A test file before it runs: what in it cannot be judged, and what those who run it have to know
-of it."""
+"""Analyse a test file before it runs: refuse what cannot be judged, and prepare the rest."""
 
 from __future__ import annotations
 
@@ -21,22 +20,22 @@ from codeverdict.results import Outcome
 
 _TOOLS = "math cmath re itertools functools collections operator string random json heapq bisect statistics copy"
 _COMMON = {*_TOOLS.split(), "numpy", "np"}
-"""Names of modules that a test file has from a star import: it gets the modules themselves."""
+"""Modules that a test file may use through a star import; it gets the real modules."""
 
 _SYMBOLS: dict[type[ast.cmpop], str] = {
     **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="},
     **{ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"},
 }
 _MENTIONS = ("pytest", *MENTIONS)
-_REMEMBERED = 64  # test files: those of a batch of programs
+_REMEMBERED = 64  # test files, enough for a batch of programs
 _READING = threading.Lock()
-"""One test file at a time: neither Python's warnings nor the parser of 3.11 are safe in threads."""
+"""Lock of the analysis: Python's warnings and the parser of 3.11 are not thread-safe."""
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _LOAD = ast.Load()
 _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle marshal shelve gc"
 _NOT_HERE = frozenset(_MODULES_AWAY.split())
-_READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints signature __annotations__"
-_SOURCES = frozenset(_READ.split())
+_INSPECTED = "getsource getsourcelines getsourcefile getfile reload get_type_hints signature __annotations__"
+_SOURCES = frozenset(_INSPECTED.split())
 _OF_PROCESS = {"setenv": "os.environ", "delenv": "os.environ", "chdir": "os.curdir", "syspath_prepend": "sys.path"}
 _CHANGES = frozenset(["update", "pop", "setdefault", "clear", "append", "extend", "insert", "popitem"])
 _STATES = ("os.environ", "sys.argv")
@@ -47,168 +46,184 @@ _MIRRORED = re.compile(
     r"(?:time|random|secrets|getpass|shutil|platform|urllib\.request|subprocess|webbrowser)\.\w+|"
     r"uuid\.uuid[14]"
 )
-"""Parts of the standard library that tests may replace: the solution has the replacement too."""
+"""Parts of the standard library that tests may replace, for the solution as well."""
 _OUTPUT = ("sys.stdout", "sys.stderr")
-"""Streams whose replacement gets the output of the solution."""
+"""Streams whose replacement receives the output of the solution."""
 
 
 @dataclass(frozen=True)
 class TestFile:
-    """A test file, read before anything of a program is known: once, whatever it is to judge.
+    """A test file, analysed independently of any program.
 
-    `taken`: the names that it takes from the solution. `words` go to the process that runs it:
-    `code` (marshalled, its asserts noting their operands), `wanted` (names taken from the program
-    unasked), `modules` (those of them that are modules), `own` (lines that raise by themselves),
-    `plain` (functions to be called one after the other), `fixed` (no program has a say in what is
-    left out), `mentions` (words in it that matter to them). Without words it cannot be judged:
-    `outcome` and `error` say why.
+    Attributes:
+        words: what the process that runs it needs; empty if it cannot be judged. `code`:
+        marshalled,
+            with asserts that record their operands. `wanted`: undefined names, which come from the
+            program. `modules`: those of them that are modules. `own`: lines that raise without the
+            program. `plain`: all tests are plain functions. `fixed`: no program affects which tests
+            are skipped. `mentions`: words in the file that need preparation. `replaced`: parts of
+            the standard library that the tests replace.
+        solution_names: the names that it takes from the solution.
+        outcome: the outcome of a file that cannot be judged.
+        error: the reason.
     """
 
     __test__ = False
 
     words: dict[str, Any] = field(default_factory=dict)
-    taken: tuple[str, ...] = ()
+    solution_names: tuple[str, ...] = ()
     outcome: Outcome = "passed"
     error: str = ""
     _frames: dict[tuple[bool, bool], bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def frame(self, coverage: bool, lenient: bool) -> bytes:
-        """What the process that runs it is to know of it and of the job, as it lies in a file."""
-        how = (coverage, lenient)
-        if how not in self._frames:
-            self._frames[how] = frames.held({**self.words, "coverage": coverage, "lenient": lenient})
-        return self._frames[how]
+        """Return `words` and the options of the job, encoded for the process of the tests."""
+        key = (coverage, lenient)
+        if key not in self._frames:
+            self._frames[key] = frames.held({**self.words, "coverage": coverage, "lenient": lenient})
+        return self._frames[key]
 
     @property
     def needs_pytest(self) -> bool:
-        """Whether pytest runs it, or it speaks of pytest."""
+        """True if pytest runs the tests or the file mentions pytest."""
         return not self.words["plain"] or "pytest" in self.words["mentions"]
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def read(tests: str) -> TestFile:
-    """Read a test file."""
+def read_test_file(tests: str) -> TestFile:
+    """Analyse a test file."""
     try:
         with _READING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the compiler's, about somebody's tests
-            return _read(tests)
+            warnings.simplefilter("ignore")  # warnings of the compiler about the tests
+            return _analyse(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return TestFile(outcome="bad_tests", error=describe(error))
 
 
-def _read(tests: str) -> TestFile:
+def _analyse(tests: str) -> TestFile:
     tree = ast.parse(tests)
     nodes = nodes_of(tree)
-    wanted = wanted_names(tree, nodes)
+    undefined = undefined_names(tree, nodes)
     replaced = {name for node in nodes for name in _replaced(node, _modules(nodes))} - {*_OUTPUT}
-    if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}, replaced):
+    if what := _refusal(tree, nodes, {*undefined, *_imported(nodes, "solution"), "solution"}, replaced):
         return TestFile(outcome="unsupported", error=what)
     words: dict[str, Any] = {
         "replaced": sorted(replaced),
-        "mentions": [each for each in _MENTIONS if each in tests],
-        "wanted": wanted,
+        "mentions": [word for word in _MENTIONS if word in tests],
+        "wanted": undefined,
     }
     words["own"] = _own_lines(nodes)
-    words["modules"] = [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]
+    words["modules"] = [name for name in undefined if name in _COMMON and _only_for_attributes(name, nodes)]
     words |= {"plain": _is_plain(tests, tree, nodes), "fixed": _has_static_skips(tree, nodes)}
     _without_star_imports(tree)
     for node in nodes:
         if type(node) is ast.Assert:
-            node.test = _noting(node.test)
+            node.test = _rewrite_assert(node.test)
     code = marshal.dumps(compile(tree, TEST_FILE, "exec", dont_inherit=True))
-    return TestFile({**words, "code": code.decode("latin-1")}, _taken(nodes, wanted))
+    return TestFile({**words, "code": code.decode("latin-1")}, _names_from_solution(nodes, undefined))
 
 
-def _taken(nodes: list[ast.AST], wanted: list[str]) -> tuple[str, ...]:
-    imports = [each for node in nodes if isinstance(node, ast.Import) for each in node.names]
+def _names_from_solution(nodes: list[ast.AST], undefined: list[str]) -> tuple[str, ...]:
+    imports = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-    modules = {each.asname or each.name for each in imports if each.name == "solution"}
-    names = [each.name for node in froms for each in node.names if each.name != "*"]
+    modules = {alias.asname or alias.name for alias in imports if alias.name == "solution"}
+    names = [alias.name for node in froms for alias in node.names if alias.name != "*"]
     names += [node.attr for node in nodes if isinstance(node, ast.Attribute) and root(node.value) in modules]
-    return tuple(dict.fromkeys([*names, *wanted]))
+    return tuple(dict.fromkeys([*names, *undefined]))
 
 
-def _noting(test: ast.expr) -> ast.expr:
-    """What an assert states, so that its operands are noted when it fails; nothing else changes."""
+def _rewrite_assert(test: ast.expr) -> ast.expr:
+    """Rewrite the condition of an assert so that its operands are recorded when it fails."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        test.values = [_noting(value) for value in test.values]
+        test.values = [_rewrite_assert(value) for value in test.values]
         return test
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _note(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
-    return _note("", test, test)
+        return _call_note(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
+    return _call_note("", test, test)
 
 
-def _shown_as(node: ast.expr) -> str:
+def _unparse(node: ast.expr) -> str:
     try:
         return ast.unparse(node)[:TEXT_LIMIT]
     except RecursionError:
         return "..."
 
 
-def _note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
+def _call_note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
     at = {key: getattr(place, key) for key in _PLACE}
-    words = [ast.Constant(value, **at) for value in (_shown_as(left), symbol)]
+    words = [ast.Constant(value, **at) for value in (_unparse(left), symbol)]
     return ast.Call(func=ast.Name(id=NOTE, ctx=_LOAD, **at), args=[*words, left, *right], keywords=[], **at)
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """The node and all below it, outer ones first, without operators and contexts. (`ast.walk`
-    costs a test file's processor time twice over.)"""
-    found = [tree]
-    for node in found:  # grows
+    """Return a node and its descendants, breadth first, without operators and contexts.
+
+    `ast.walk` takes much longer.
+    """
+    all_nodes = [tree]
+    for node in all_nodes:  # grows
         for value in node.__dict__.values():
             if type(value) is list:
-                found += [each for each in value if isinstance(each, ast.AST)]
+                all_nodes += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST) and value._fields:
-                found.append(value)
-    return found
+                all_nodes.append(value)
+    return all_nodes
 
 
 def _without_star_imports(tree: ast.Module) -> None:
-    """Take `from solution import *` out: what the tests use is put in their namespace by name
-    (`wanted_names`).
+    """Remove `from solution import *`; the names that the tests use are imported one by one.
 
-    A star would let the solution replace `len`, `isinstance` or `approx` in the tests.
+    A star import would let the solution replace `len`, `isinstance` or `approx` in the tests.
     """
-    stars = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.names[0].name == "*"]
-    others = [each for each in tree.body if each not in stars or vars(each)["module"] != "solution"]
+    stars = [
+        statement
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*"
+    ]
+    others = [
+        statement for statement in tree.body if statement not in stars or vars(statement)["module"] != "solution"
+    ]
     tree.body = others or [ast.Pass(lineno=1, col_offset=0)]
 
 
-def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
-    """Names that the tests use and neither define nor import: only these are taken from the
-    solution unasked."""
+def undefined_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
+    """Return names that the tests use without defining or importing them.
+
+    Only these are taken from the solution without an explicit import.
+    """
     used = {node.id for node in nodes if type(node) is ast.Name and type(node.ctx) is ast.Load}
     return sorted(name for name in used - _bound_at_top(tree) if not hasattr(builtins, name))
 
 
 def _only_for_attributes(name: str, nodes: list[ast.AST]) -> bool:
-    """Whether a name is used for nothing but `name.attribute`."""
+    """Return True if a name is only used as `name.attribute`."""
     uses = sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
     owners = (node.value for node in nodes if isinstance(node, ast.Attribute))
     return uses == sum(isinstance(owner, ast.Name) and owner.id == name for owner in owners)
 
 
 def _bound_at_top(tree: ast.Module) -> set[str]:
-    found = set()
+    names = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         else:
-            for each in nodes_of(node):
-                if isinstance(each, ast.alias):
-                    found.add((each.asname or each.name).partition(".")[0])
-                elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    found.add(each.id)
-    return found
+            for inner in nodes_of(node):
+                if isinstance(inner, ast.alias):
+                    names.add((inner.asname or inner.name).partition(".")[0])
+                elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    names.add(inner.id)
+    return names
 
 
 _NAMED_BY_PYTEST = re.compile(r"\b(?:fixture|pytestmark|pytest_\w+|set_?[uU]p\w*|tear_?[dD]own\w*|skip\w*|xfail)\b")
 
 
 def _is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Whether the tests are plain functions at the top of the file, and nothing is there that
-    pytest would look for: to run these is to call them one after the other."""
+    """Return True if all tests are module-level functions without any feature of pytest.
+
+    Such tests can be run by calling them one after another.
+    """
     if _NAMED_BY_PYTEST.search(text):
         return False
     for node in tree.body:
@@ -223,49 +238,50 @@ def _is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
 
 
 def _has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Whether no name of the solution's stands where tests are marked to be left out."""
-    froms = [each for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]
-    words = {"skip", *(each.asname for each in froms if each.asname and "skip" in each.name.lower())}
-    known = {*_modules(nodes), "pytest", *dir(builtins), *_imported(nodes, "pytest"), *_imported(nodes, "unittest")}
+    """Return True if no mark that skips tests uses a name of the solution."""
+    froms = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    words = {"skip", *(alias.asname for alias in froms if alias.asname and "skip" in alias.name.lower())}
+    safe = {*_modules(nodes), "pytest", *dir(builtins), *_imported(nodes, "pytest"), *_imported(nodes, "unittest")}
     inner = (ast.ClassDef, ast.FunctionDef, ast.Import, ast.ImportFrom)
-    found: list[ast.AST] = [each for each in tree.body if not isinstance(each, inner)]
+    candidates: list[ast.AST] = [statement for statement in tree.body if not isinstance(statement, inner)]
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            found += [each for each in node.body if not isinstance(each, inner)]
-        found += node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
-    return all(_loads(each) <= known for each in found if any(word in ast.dump(each) for word in words))
+            candidates += [statement for statement in node.body if not isinstance(statement, inner)]
+        candidates += node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+    return all(
+        _loads(candidate) <= safe for candidate in candidates if any(word in ast.dump(candidate) for word in words)
+    )
 
 
 def _own_lines(nodes: list[ast.AST]) -> list[int]:
-    """Lines that raise an exception by themselves, where they do: no name on them can be of the
-    solution."""
+    """Return the lines that use no name of the solution and so raise without it."""
     if not any(isinstance(node, ast.With | ast.AsyncWith) for node in nodes):
         return []
-    known = {*_modules(nodes), *dir(builtins)}
+    safe = {*_modules(nodes), *dir(builtins)}
     last = {node.lineno: node for node in nodes if isinstance(node, ast.stmt)}
-    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _loads(node) <= known]
+    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _loads(node) <= safe]
 
 
 def _loads(node: ast.AST) -> set[str]:
-    """The names that are read in a piece of code, conditions that stand in texts included."""
+    """Return the names that code reads, including those in conditions given as strings."""
     nodes = nodes_of(node)
-    found = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
-    for each in nodes:
-        if isinstance(each, ast.Call) and "skipif" in ast.dump(each.func) and each.args:
-            condition = getattr(each.args[0], "value", None)
-            found |= _loads(ast.parse(condition)) if isinstance(condition, str) else set()
-    return found
+    names = {inner.id for inner in nodes if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load)}
+    for inner in nodes:
+        if isinstance(inner, ast.Call) and "skipif" in ast.dump(inner.func) and inner.args:
+            condition = getattr(inner.args[0], "value", None)
+            names |= _loads(ast.parse(condition)) if isinstance(condition, str) else set()
+    return names
 
 
 # What cannot be judged
 
 
-def _refusal(tree: ast.Module, nodes: list[ast.AST], taken: set[str], replaced: set[str]) -> str:
-    """What in a test file cannot be judged with the solution in another process, "" if nothing."""
+def _refusal(tree: ast.Module, nodes: list[ast.AST], from_solution: set[str], replaced: set[str]) -> str:
+    """Return what cannot be judged with the solution in another process, or an empty text."""
     reasons = (
-        *(why for node in nodes if (why := _refused(node, taken))),
+        *(why for node in nodes if (why := _refused(node, from_solution))),
         *(f"tests that replace {name}" for name in sorted(replaced) if not _MIRRORED.fullmatch(name)),
-        *(why for node in tree.body if (why := _not_a_test(node, taken))),
+        *(why for node in tree.body if (why := _not_a_test(node, from_solution))),
     )
     return next(iter(reasons), "")
 
@@ -276,17 +292,17 @@ def _imported(nodes: list[ast.AST], module: str) -> set[str]:
 
 
 def _modules(nodes: list[ast.AST]) -> dict[str, str]:
-    """The names by which the test file knows modules of the standard library -> their own."""
-    found = {"builtins": "builtins"}
-    for alias in (each for node in nodes if isinstance(node, ast.Import) for each in node.names):
+    """Map the names of standard library modules in the test file to their real names."""
+    names = {"builtins": "builtins"}
+    for alias in (imported for node in nodes if isinstance(node, ast.Import) for imported in node.names):
         first = alias.name.partition(".")[0]
         if first in sys.stdlib_module_names:
-            found |= {alias.asname: alias.name} if alias.asname else {first: first}
-    return found
+            names |= {alias.asname: alias.name} if alias.asname else {first: first}
+    return names
 
 
 def root(node: ast.expr) -> str:
-    """The first name of `name.attribute(...)[...]`."""
+    """Return the first name of `name.attribute(...)[...]`."""
     while not isinstance(node, ast.Name):
         inner = getattr(node, "value", None) or getattr(node, "func", None)
         if not isinstance(inner, ast.expr):
@@ -295,7 +311,7 @@ def root(node: ast.expr) -> str:
     return node.id
 
 
-def _refused(node: ast.AST, taken: set[str]) -> str:
+def _refused(node: ast.AST, from_solution: set[str]) -> str:
     if isinstance(node, ast.Import | ast.ImportFrom):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         bad = next((name for name in names if name.partition(".")[0] in _NOT_HERE), "")
@@ -305,10 +321,10 @@ def _refused(node: ast.AST, taken: set[str]) -> str:
         return f"tests that use {name}"
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and isinstance(node.value, ast.Yield):
         return "generators that are driven from outside"
-    if isinstance(node, ast.ClassDef) and any(root(base) in taken for base in node.bases):
+    if isinstance(node, ast.ClassDef) and any(root(base) in from_solution for base in node.bases):
         return "classes derived from one of the solution"
     if isinstance(node, ast.Call) and (
-        _called(node) == "create_autospec" or any(each.arg == "autospec" for each in node.keywords)
+        _called(node) == "create_autospec" or any(keyword.arg == "autospec" for keyword in node.keywords)
     ):
         return "tests that use autospec"
     return ""
@@ -319,8 +335,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _replaced(node: ast.AST, modules: dict[str, str]) -> list[str]:
-    """The full names of what a statement or a call replaces that the solution would see in one
-    process."""
+    """Return the full names that a statement or call replaces and that a solution could see."""
     if isinstance(node, ast.Call):
         name = _replaced_by_call(node, modules)
         return [name] if name and name.partition(".")[0] != "solution" else []
@@ -340,7 +355,7 @@ def _replaced_by_call(node: ast.Call, modules: dict[str, str]) -> str:
     of_patch = name in ("dict", "object") and "patch" in ast.dump(node.func)
     if not node.args or not (of_patch or name in ("patch", "setattr", "delattr", "setitem", "delitem")):
         return ""
-    target, *others = (getattr(each, "value", None) for each in node.args)
+    target, *others = (getattr(arg, "value", None) for arg in node.args)
     if isinstance(target, str):
         return target
     replaced = _full_name(node.args[0], modules)
@@ -349,26 +364,29 @@ def _replaced_by_call(node: ast.Call, modules: dict[str, str]) -> str:
 
 
 def _full_name(node: ast.expr, modules: dict[str, str]) -> str:
-    """The full name of a part of a module, also where something in it is meant; "" of anything
-    else."""
+    """Return the full name of a part of a module, or of the part that contains it; else ""."""
     if isinstance(node, ast.Name):
         return modules.get(node.id, _IMPORTED_STATES.get(node.id, ""))
     above = _full_name(node.value, modules) if isinstance(node, ast.Attribute | ast.Subscript) else ""
     return f"{above}.{node.attr}" if above and isinstance(node, ast.Attribute) else above
 
 
-def _not_a_test(node: ast.stmt, taken: set[str]) -> str:
-    """Why pytest would not run as a test what it runs where the solution is in the same process."""
+def _not_a_test(node: ast.stmt, from_solution: set[str]) -> str:
+    """Return why a test that pytest would run with the solution cannot run here, or ""."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        if any(root(each) in taken for each in node.decorator_list):
+        if any(root(decorator) in from_solution for decorator in node.decorator_list):
             return "tests that the solution decorates"
         if isinstance(node, ast.ClassDef):
             plain = not any("AsyncioTestCase" in ast.dump(base) for base in node.bases)
-            inner = (each for each in node.body if plain or not isinstance(each, ast.AsyncFunctionDef))
-            return next((why for each in inner if (why := _not_a_test(each, taken))), "")
+            inner = (
+                statement for statement in node.body if plain or not isinstance(statement, ast.AsyncFunctionDef)
+            )
+            return next((why for statement in inner if (why := _not_a_test(statement, from_solution))), "")
         return "asynchronous tests" if isinstance(node, ast.AsyncFunctionDef) and node.name[:4] == "test" else ""
     if isinstance(node, ast.ImportFrom) and node.module == "solution":
         return (
-            "tests in the solution" if any((each.asname or each.name)[:4] == "test" for each in node.names) else ""
+            "tests in the solution"
+            if any((alias.asname or alias.name)[:4] == "test" for alias in node.names)
+            else ""
         )
     return ""

@@ -9,23 +9,28 @@ Outcome = Literal["passed", "failed", "broken", "timeout", "crashed", "bad_tests
 Tier = Literal["namespaces", "landlock", "none"]
 
 NO_VERDICT: frozenset[Outcome] = frozenset({"bad_tests", "no_tests", "unsupported"})
-"""Outcomes that say something about the task or the sandbox, and nothing about the program."""
+"""Outcomes that concern the task or the sandbox and do not judge the program."""
 
 
 def clean(text: str) -> str:
-    """The text without lone surrogates, which no file can hold; a program may put anything into a
-    message."""
+    """Replace lone surrogates, which no file can hold but a program may put into a message."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test: whether it passed; if not, the error, the line of the solution it passed through,
-    and the operands.
+    """The result of one test.
 
-    `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked
-    for coverage). `swallowed`: lines of the test file whose exception the solution did not let
-    pass; such a test has failed.
+    Attributes:
+        name: the name of the test.
+        passed: the test passed.
+        error: the error of a failed test.
+        line: the last line of the solution in the traceback of the error, from 1.
+        call: the left side of the failed assertion, as code.
+        got: the value of the left side.
+        expected: the right side.
+        lines: the lines of the solution that ran, from 1, if the job has coverage.
+        swallowed: lines of the test file whose exception the solution swallowed; the test failed.
     """
 
     __test__ = False
@@ -43,14 +48,20 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one program. `passed` is true only if there were tests and all of them passed.
+    """The verdict on one program.
 
-    Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`,
-    `crashed` (it ended its own process, was killed by a limit, or broke the rules of the sandbox),
-    and, no verdict on the program: `bad_tests`, `no_tests` (the task is at fault), `unsupported`
-    (the sandbox cannot run these tests). `tier` says what protected the machine (None: nothing was
-    run), `seconds` how long the job took (wall clock), `early` whether the tests asked the program
-    before they were counted: how many there are may be its doing.
+    Attributes:
+        outcome: `passed`: there were tests and all passed. `failed`: a test failed. `broken`: the
+            program does not load. `timeout`. `crashed`: the program ended its process, was killed
+            by a limit, or broke the rules of the sandbox. Not about the program: `bad_tests` and
+            `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run the tests).
+        results: the results of the tests.
+        error: the reason of an outcome other than `passed`.
+        line: the line of the solution that failed to load.
+        tier: the protection of the machine; None: nothing was run.
+        seconds: the wall-clock time of the job.
+        early: the tests called the program before they were counted, so it may have influenced
+            their number.
     """
 
     outcome: Outcome
@@ -63,10 +74,10 @@ class Verdict:
 
     @property
     def facts(self) -> dict[str, str]:
-        """`outcome`, and `tier` where the program was run."""
+        """`outcome`, and `tier` if the program was run."""
         return {"outcome": self.outcome, **({"tier": self.tier} if self.tier else {})}
 
     @property
     def passed(self) -> bool:
-        """True only for `passed`; a run without a verdict is not a pass."""
+        """True if the outcome is `passed`."""
         return self.outcome == "passed"

@@ -1,4 +1,4 @@
-"""How programs are run, as a section of a larger configuration."""
+"""Settings of the sandbox, for use as a section of a larger configuration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from codeverdict.launch import TierChoice
 
 
 class SandboxSettings(BaseModel):
-    """How programs are run. Immutable, unknown keys refused."""
+    """Settings of the sandbox; immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tier: TierChoice = Field(
         default="auto",
-        description="auto: the best protection that works here; none: run programs without protection",
+        description="protection of the machine; auto: the best that works on it; none: no protection",
     )
-    seconds: float = Field(default=2.0, gt=0, description="processor time of one program under all its tests")
+    seconds: float = Field(
+        default=2.0, gt=0, description="seconds of processor time of a program for all its tests"
+    )

@@ -6,7 +6,7 @@ from corpus import sections
 
 from codeverdict import Gate, Runner, stub_gate
 from codeverdict.gate import stubs
-from codeverdict.reading import read
+from codeverdict.reading import read_test_file
 
 
 def test_a_task_is_accepted_if_no_stub_passes_it(runner: Runner) -> None:
@@ -35,4 +35,4 @@ def test_there_are_some_thirty_stubs() -> None:
 
 def test_names_are_read_from_the_tests() -> None:
     tests = "from solution import a, b as c\nimport os\ndef test():\n    assert c(d(len(os.name)))\n"
-    assert read(tests).taken == ("a", "b", "d")
+    assert read_test_file(tests).solution_names == ("a", "b", "d")

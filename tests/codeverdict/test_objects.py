@@ -35,7 +35,7 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
     monkeypatch.setattr(objects, "_COMPUTED", set())
     there = Answers([1], None, None)
     kind = objects.make_class(there, "Number", (), ["__add__", "__eq__"])
-    number, other = (objects.made_of(kind, there, at) for at in (1, 2))
+    number, other = (objects.make_object(kind, there, at) for at in (1, 2))
     there.given = iter([[1], other, None, False, None, False])
     assert number + 1 == [1] and number + 1 is other
     assert {id(other)} == objects._COMPUTED
@@ -46,10 +46,10 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
 def test_an_object_is_the_plain_value_that_its_class_says_and_the_class_alters_no_more_than_its_text() -> None:
     there = Answers()
     kind = objects.make_class(there, "Number", (int,), ["__repr__", "__add__"])
-    assert int(objects.made_of(kind, there, 1, 4)) == 4
+    assert int(objects.make_object(kind, there, 1, 4)) == 4
     for value in ("4", True, [4]):
         with pytest.raises(TypeError):
-            objects.made_of(kind, there, 3, value)
+            objects.make_object(kind, there, 3, value)
     for name in ("__index__", "__eq__", "__bool__"):
         with pytest.raises(TypeError):
             objects.make_class(there, "Number", (int,), [name])

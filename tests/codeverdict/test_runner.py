@@ -148,15 +148,14 @@ def test_several_workers_and_asynchronous_calls() -> None:
 
 
 def test_test_files_are_read_once_and_never_in_a_thread_of_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More files than are remembered: what the pool would read again it would read beside
-    others."""
-    read, threads = runner_module.read, []
+    """There are more files than the cache holds, so a worker would have to read them again."""
+    read, threads = runner_module.read_test_file, []
 
-    def noted(tests: str) -> object:
+    def record(tests: str) -> object:
         threads.append(threading.current_thread())
         return read(tests)
 
-    monkeypatch.setattr(runner_module, "read", noted)
+    monkeypatch.setattr(runner_module, "read_test_file", record)
     files = [f"from solution import f\n\ndef test_f():\n    assert f({n}) == {n}\n" for n in range(70)]
     with Runner(workers=2) as runner:
         verdicts = runner.run_all([("def f(x):\n    return x\n", tests) for tests in files])
@@ -226,7 +225,7 @@ def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: 
 
 def test_a_tier_that_a_program_gets_out_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(launch.Dead, match="a program inside could open a connection"):
-        launch._proof("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})
+        launch._check_probes("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})
 
 
 def test_bubblewrap_is_taken_from_the_systems_folders_alone(

@@ -235,13 +235,13 @@ def test_folders_of_servers_that_were_killed_are_removed_at_the_next_start() -> 
 def test_a_server_that_starts_leaves_the_folder_of_one_that_starts_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened = scratch._opened
+    opened = scratch._open_folder
 
     def opened_late(*words: Any) -> int:
         scratch.remove_stale()
         return opened(*words)
 
-    monkeypatch.setattr(scratch, "_opened", opened_late)
+    monkeypatch.setattr(scratch, "_open_folder", opened_late)
     started = Scratch(None)
     assert folders_of(os.getpid()) == [Path(started.folder).parent.name]
     started.remove()
@@ -286,8 +286,8 @@ def test_a_count_that_missed_something_is_taken_again(
             raise error(name)
         return counted(name, above)
 
-    counted = scratch._listed
-    monkeypatch.setattr(scratch, "_listed", listed)
+    counted = scratch._list_folder
+    monkeypatch.setattr(scratch, "_list_folder", listed)
     Path(own.folder, "a").mkdir()
     assert not own.overfull()
     for number in range(ENTRIES):
@@ -300,7 +300,7 @@ def test_who_lets_no_count_be_completed_has_too_much(own: Scratch, monkeypatch: 
     def listed(name: str, above: int) -> tuple[list[int], list[str]]:
         raise FileNotFoundError(name)
 
-    monkeypatch.setattr(scratch, "_listed", listed)
+    monkeypatch.setattr(scratch, "_list_folder", listed)
     assert own.overfull()
 
 

@@ -82,7 +82,7 @@ NUMBERS = read_numbers()
 
 def decision(machine: str, number: int, args: tuple[int, ...] = (), audit: int | None = None) -> int:
     """What the filter says to a call: the kernel's classic BPF, as far as the filter uses it."""
-    program = seccomp.assembled(machine, OWN)
+    program = seccomp.assemble(machine, OWN)
     words = [*args, *[0] * (6 - len(args))]
     data = struct.pack("<IIQ6Q", number, AUDIT[machine] if audit is None else audit, 0, *words)
     at = held = 0
@@ -136,7 +136,7 @@ def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_kernel_takes_a_program_of_this_length(machine: str) -> None:
-    assert len(seccomp.assembled(machine, OWN)) // 8 <= 4096  # BPF_MAXINSNS
+    assert len(seccomp.assemble(machine, OWN)) // 8 <= 4096  # BPF_MAXINSNS
 
 
 def test_numbers_of_calls_that_are_made_directly(monkeypatch: pytest.MonkeyPatch) -> None:

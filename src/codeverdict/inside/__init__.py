@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: the standard library and this package, nothing else."""
+"""Code that runs inside the sandbox; it imports only the standard library and this package."""

@@ -1,9 +1,9 @@
-"""Frames on a pipe: four bytes of length, then JSON. Longer ones than the limit are refused on both
-sides.
+"""Frames between solution and tests, and packets between a server and its caller.
 
-Packets between a server and whoever started it: a few words as JSON, and descriptors of the files
-of a job. Nothing else of a job comes to the server: its processes read the program and its tests
-from these files after the fork, so no later process can find them in the memory it inherits.
+A frame is four bytes of length, then JSON; both sides refuse frames above the limit. A packet has a
+small JSON message and descriptors of a job's files. The server receives nothing else of a job. Its
+processes read program and tests from these files after the fork, so that later processes cannot
+find them in inherited memory.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import json
 import os
 import select
 import socket
-from _blake2 import blake2b  # without the rest of hashlib: what a server imports, every job inherits
+from _blake2 import blake2b  # not from hashlib: every job inherits what a server imports
 from typing import Any, BinaryIO
 
 FRAME_BYTES = 16 << 20
-"""The longest frame that solution and tests may exchange, in bytes."""
+"""Maximum size of a frame between solution and tests, in bytes."""
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
 
 
 class Broken(Exception):
-    """The other side closed its end, or sent something that is not a frame."""
+    """The other side closed its end or sent an invalid frame."""
 
 
 class TooLong(Exception):
-    """A frame of ours would be longer than the limit."""
+    """A frame to send exceeds the limit."""
 
 
 def send(descriptor: int, message: Any) -> None:
     """Write one frame.
 
     Raises:
-        TooLong: it would be longer than FRAME_BYTES; nothing was written.
-        Broken: nobody reads any more.
+        TooLong: it would exceed FRAME_BYTES; nothing was written.
+        Broken: the other side has closed its end.
     """
     body = _ENCODER.encode(message).encode()
     if len(body) > FRAME_BYTES:
@@ -49,10 +49,10 @@ def send(descriptor: int, message: Any) -> None:
 
 
 def receive(pipe: BinaryIO) -> Any:
-    """The next frame.
+    """Read one frame.
 
     Raises:
-        Broken: the pipe ended, the frame is longer than FRAME_BYTES, or it is not JSON.
+        Broken: the pipe ended, the frame exceeds FRAME_BYTES, or it is not JSON.
     """
     size = int.from_bytes(head := pipe.read(4), "big")
     if size > FRAME_BYTES:
@@ -67,12 +67,12 @@ def receive(pipe: BinaryIO) -> Any:
 
 
 def held(message: Any) -> bytes:
-    """A message that lies in a file, by itself."""
+    """Encode a message for a separate file."""
     return _ENCODER.encode(message).encode()
 
 
 def read_once(descriptor: int) -> Any:
-    """The message that a process of a job begins with; closes its file."""
+    """Read the first message of a job's process and close its file."""
     with open(descriptor, "rb") as file:
         return _DECODER.decode(file.read().decode())
 
@@ -81,21 +81,20 @@ KEY_BYTES = 16
 
 
 class Seal:
-    """Makes the lines of a verdict, or reads them: JSON behind a digest of the key, their number
-    and it."""
+    """Writes or reads the lines of a verdict: JSON after a keyed digest of line number and JSON."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self._lines = key, 0
 
     def line(self, message: Any) -> bytes:
-        """The next line."""
+        """Return the next line with a message."""
         return self._sealed(_ENCODER.encode(message).encode())
 
     def message(self, line: bytes) -> Any:
-        """The message in the next line.
+        """Return the message in the next line.
 
         Raises:
-            ValueError: somebody without the key wrote it, or it stood elsewhere.
+            ValueError: the line was written without the key, or it is out of order.
         """
         body = line[2 * KEY_BYTES : -1]
         if self._sealed(body) != line:
@@ -113,17 +112,17 @@ _MOST_DESCRIPTORS = 8
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other side has closed the connection."""
 
 
 class Channel:
     """One end of a SOCK_SEQPACKET pair."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor over."""
+        """Take ownership of a descriptor."""
         self._socket = socket.socket(fileno=descriptor)
         self.descriptor = descriptor
-        """To wait for a packet."""
+        """The descriptor, for polling."""
 
     def close(self) -> None:
         """Close this end."""
@@ -133,7 +132,7 @@ class Channel:
         """Send one packet.
 
         Raises:
-            Closed: nobody reads any more.
+            Closed: the other side has closed the connection.
         """
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
@@ -141,10 +140,10 @@ class Channel:
             raise Closed(error.strerror) from error
 
     def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], list[int]]:
-        """The next packet and the descriptors in it.
+        """Receive the next packet and its descriptors.
 
         Raises:
-            Closed: the other side is gone, or sent nothing within `seconds`.
+            Closed: the connection is closed, or nothing came within `seconds`.
         """
         if seconds is not None and not self.waits(seconds):
             raise Closed(f"no answer within {seconds:g} s")
@@ -157,7 +156,7 @@ class Channel:
         return json.loads(data), descriptors
 
     def waits(self, seconds: float) -> bool:
-        """Whether a packet, or the end, is there within this time."""
+        """Wait for a packet or the end of the connection; return False after `seconds`."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(max(0.0, 1000 * seconds)))

@@ -1,4 +1,4 @@
-"""The processes of one job: forked, shut in, and ended."""
+"""Fork, confine and end the processes of one job."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from codeverdict.inside.kernel import jail, system
 _FORK_SECONDS = 2.0
 _PROCESS_CLOCK = 2  # clock_getcpuclockid(3): the processor time of a process, by its number
 RUNNING = -1
-"""In place of a wait status: the process had not ended."""
+"""Replaces the wait status of a process that had not ended."""
 
 Work = tuple[Callable[..., None], tuple[int, ...], int]
-"""What a process of a job does with some descriptors, all that it may use; bytes of the longest
-file it writes."""
+"""A function of a job's process, the only descriptors it may use, and its maximum file size."""
 
 
 class Job:
-    """The processes of one job, in a prison and a new folder that outlast it."""
+    """The processes of one job; the jail and the scratch folder are reused for other jobs."""
 
     def __init__(self, prison: jail.Jail, folder: scratch.Scratch, limits: jail.Limits) -> None:
         self._deadline = time.monotonic() + limits.wall
@@ -32,10 +31,10 @@ class Job:
         self._maps: list[int] = []
 
     def start(self, *works: Work) -> None:
-        """Fork a process for each work, shut in before it begins.
+        """Fork a process for each work and confine it before it starts.
 
         Raises:
-            OSError: no folder or no process can be made.
+            OSError: a folder or a process cannot be created.
         """
         self._scratch.renew()
         os.environ["TMPDIR"] = self._scratch.folder
@@ -45,12 +44,11 @@ class Job:
         for process in self._processes:
             with contextlib.suppress(OSError):  # probed, never required: not every container shows it
                 self._maps.append(os.open(f"/proc/{process}/maps", os.O_RDONLY | os.O_CLOEXEC))
-        for descriptor in (*gate, *([rules] if rules >= 0 else [])):  # its end opens the gate
+        for descriptor in (*gate, *([rules] if rules >= 0 else [])):  # closing the writer opens the gate
             os.close(descriptor)
 
     def _shut_in(self, work: Work, gate: tuple[int, int], rules: int, server: int) -> None:
-        """Do the work after the server opened the list of what this process maps: later nobody
-        may."""
+        """Do the work once the server has opened this process's maps, which it cannot do later."""
         reader, writer = gate
         os.close(writer)
         os.read(reader, 1)
@@ -59,12 +57,11 @@ class Job:
         do(*keep)
 
     def overrun(self) -> str:
-        """What it has had too much of: `time` of the processor, of the `clock`, `files`; "" if
-        nothing."""
+        """Return the exceeded limit: `time` (processor), `clock`, `files`, or an empty text."""
         with contextlib.suppress(OSError):  # a process has ended
             solution, *tests = map(_processor_seconds, self._processes)
-            # To send a call costs either side the same, so a loop of many calls is not charged for
-            # sending them.
+            # Sending a call costs both sides the same, so that a loop of many calls is not charged
+            # for sending them.
             if solution - sum(tests) > self._limits.seconds:
                 return "time"
         if self._scratch.overfull(jail.FILE_BYTES * sum(map(self._scratch.nameless, self._maps))):
@@ -72,13 +69,11 @@ class Job:
         return "clock" if time.monotonic() > self._deadline else ""
 
     def watched(self) -> int:
-        """A descriptor that can be read once the last process, whose end is that of the job, has
-        ended."""
+        """Return a descriptor that becomes readable when the last process, and so the job, ends."""
         return os.pidfd_open(self._processes[-1])
 
     def end(self) -> list[int]:
-        """Clear up; how each process ended by itself (wait status), RUNNING for what had to be
-        killed."""
+        """Kill running processes, clean up, and return the wait statuses (RUNNING if killed)."""
         statuses = []
         for process in self._processes:
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -103,7 +98,7 @@ def _processor_seconds(process: int) -> float:
 
 
 def _forked(work: Callable[[], None]) -> int:
-    """Fork a process that does `work` and nothing after it; its number."""
+    """Fork a process that does `work` and exits; return its id."""
     process = _fork_at_last(time.monotonic() + _FORK_SECONDS)
     if process:
         return process
@@ -116,8 +111,7 @@ def _forked(work: Callable[[], None]) -> int:
 
 
 def _fork_at_last(deadline: float) -> int:
-    """Fork; where there are too many processes, those of a job that was killed may need a moment to
-    end."""
+    """Fork, and retry while killed processes of another job take a moment to end."""
     while True:
         try:
             return system.fork()

@@ -1,8 +1,7 @@
-"""The objects of the tests that a solution may have, and what it may do to them.
+"""Decide which objects of the tests a solution may hold, and what it may do with them.
 
-A call of one runs code of the test file, or a listed method of a listed type: whatever the solution
-has is safe to call, with any arguments. No class of Python's is among them: the solution has those
-of its own process.
+Calling such an object runs code of the test file or a listed method of a listed type, so it is safe
+with any arguments. Classes of Python are not lent: the solution uses those in its process.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _LISTED = {
     "builtins.async_generator": "__aiter__ __anext__",
     "_asyncio.Task": "__await__ turn cancel result item",
 }
-"""Types whose objects are lent -> what may be done to these."""
-_GIVEN = {
+"""Types whose objects are lent -> the allowed methods and attributes."""
+_BOUND_METHODS = {
     "builtins.generator": "send close",
     "queue.Queue": "put get put_nowait get_nowait",
     "threading.Event": "set is_set",
     "unittest.case.TestCase": "fail assertEqual assertTrue assertFalse assertIn assertIsInstance",
 }
-"""Types -> methods that may be called where the tests give these by themselves."""
+"""Types -> methods that may be called if the tests pass the bound method itself."""
 _NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
 _OF_TUPLES = ("__dict__", "_asdict", "_fields", "_replace")
 _OF_MOCKS = (
@@ -50,25 +49,24 @@ _OF_ITERATORS = ("__next__", "__iter__", "__length_hint__")
 _OF_CLASSES = ("holds", "dir", "__iter__", "__len__", "__contains__", "__getitem__")
 _OF_TASKS = frozenset(_LISTED["_asyncio.Task"].split())
 _BASES = ("builtins", "abc", "enum", "typing", "collections", "collections.abc", "contextlib", "numbers")
-"""Modules whose classes do nothing but hold values: a class of the tests may derive from them and
-be called."""
+"""Modules whose classes only hold values; classes of the tests may derive from them."""
 
 
 def is_lent(value: Any) -> bool:
-    """True if the solution may have this object of the tests."""
+    """Return True if the solution may hold this object of the tests."""
     kind = type(value)
-    if isinstance(value, type) or not (_is_own(kind) or kind is object or _words(kind, _LISTED)):
+    if isinstance(value, type) or not (_is_test_class(kind) or kind is object or _listed_names(kind, _LISTED)):
         return may_call(value) or _is_iterator(kind) or _is_mock(value, callable=False)
     return True
 
 
 def may_call(value: Any) -> bool:
-    """True if a call runs code of the test file or a listed method, whatever its arguments are."""
+    """Return True if a call with any arguments only runs the test file or a listed method."""
     kind: Any = type(value)
     if objects.link_of(value) is not None or _is_mock(value, callable=True):
         return True
     if isinstance(value, type):
-        return _is_own_class(value)
+        return _is_safe_class(value)
     if kind is functools.partial:
         return may_call(value.func)
     if kind is types.FunctionType and value.__globals__.get("__name__") == "tests":
@@ -79,27 +77,31 @@ def may_call(value: Any) -> bool:
         return True
     if isinstance(value, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
         owner, name = type(value.__self__), value.__name__
-        if issubclass(owner, values.PLAIN) or values.reduced(value.__self__) is not None:
+        if issubclass(owner, values.PLAIN) or values.reduce_value(value.__self__) is not None:
             return not name.startswith("_") or name in perform.OPERATIONS
-        return name in (*_words(owner, _LISTED), *_words(owner, _GIVEN))
-    return _is_own(kind) and callable(value) and may_call(kind.__call__)
+        return name in (*_listed_names(owner, _LISTED), *_listed_names(owner, _BOUND_METHODS))
+    return _is_test_class(kind) and callable(value) and may_call(kind.__call__)
 
 
 def guard(do: str, target: Any, args: Any) -> bool:
-    """True if the solution may do this (perform.py) to an object of the tests that it has."""
+    """Return True if the solution may perform `do` (perform.py) on an object of the tests."""
     if do == "__call__":
         return may_call(target)
     name = args[0] if args and do in ("get", "set", "start") else ""
-    if type(name) is not str:  # of another type it may be this to one who asks and that to the next
+    if type(name) is not str:  # a value of another type could change between checks
         return False
     if do == "get" and name in _NAMES:
         return callable(target)
     kind = type(target)
     if isinstance(target, type):
-        return do in _OF_CLASSES or (do == "get" and not name.startswith("_") and _is_named(name, target))
+        return do in _OF_CLASSES or (
+            do == "get" and not name.startswith("_") and _is_defined_in_tests(name, target)
+        )
     if callable(getattr(kind, "assertEqual", None)):  # a test case
-        return do == "get" and _is_named(name, kind) and not name.startswith(("_", "test", "set", "tear"))
-    free, listed = _is_own(kind) or _is_mock(target, callable=False), _words(kind, _LISTED)
+        return (
+            do == "get" and _is_defined_in_tests(name, kind) and not name.startswith(("_", "test", "set", "tear"))
+        )
+    free, listed = _is_test_class(kind) or _is_mock(target, callable=False), _listed_names(kind, _LISTED)
     what = do if do != "start" else name or "__await__"
     if what in _OF_TASKS:
         return what in listed or (what == "__await__" and hasattr(kind, what) and free)
@@ -107,42 +109,41 @@ def guard(do: str, target: Any, args: Any) -> bool:
         return free or what in listed or (_is_iterator(kind) and what in _OF_ITERATORS)
     if do == "get" and name in listed:
         return True
-    public = not name.startswith("_") or (_is_own(kind) and name in _OF_TUPLES)
+    public = not name.startswith("_") or (_is_test_class(kind) and name in _OF_TUPLES)
     if do == "set":
         return public and name not in _OF_TUPLES and _is_data(target, name, args[1])
     return free and do in ("get", "dir") and public and name not in _OF_MOCKS
 
 
-def _is_own(kind: type) -> bool:
-    """True for a class of the test file."""
+def _is_test_class(kind: type) -> bool:
+    """Return True for a class of the test file."""
     return kind.__module__ == "tests"
 
 
-def _is_named(name: str, kind: type) -> bool:
-    """True for a name that stands in a class of the test file, this one or one above it."""
-    return any(name in vars(base) for base in kind.__mro__ if _is_own(base))
+def _is_defined_in_tests(name: str, kind: type) -> bool:
+    """Return True for a name defined in this class or a base of it, in the test file."""
+    return any(name in vars(base) for base in kind.__mro__ if _is_test_class(base))
 
 
-def _is_own_class(kind: type) -> bool:
-    """True for a class of the test file whose objects are made by nothing but its code."""
+def _is_safe_class(kind: type) -> bool:
+    """Return True for a class of the test file whose instances only its own code creates."""
     meta: Any = type(kind)
-    above = (base for base in (*kind.__mro__, *type.mro(meta)[:-2]) if not _is_own(base))
-    return _is_own(kind) and all(base.__module__ in _BASES and base is not type for base in above)
+    above = (base for base in (*kind.__mro__, *type.mro(meta)[:-2]) if not _is_test_class(base))
+    return _is_test_class(kind) and all(base.__module__ in _BASES and base is not type for base in above)
 
 
-def _words(kind: type, table: dict[str, str]) -> list[str]:
-    """The words that a table has for a type and those above it."""
+def _listed_names(kind: type, table: dict[str, str]) -> list[str]:
+    """Return the names that a table lists for a type and its bases."""
     return " ".join(table.get(f"{base.__module__}.{base.__qualname__}", "") for base in kind.__mro__).split()
 
 
 def _is_iterator(kind: type) -> bool:
-    """True for a type of iterators of the standard library."""
+    """Return True for an iterator type of the standard library."""
     return hasattr(kind, "__next__") and kind.__module__.partition(".")[0] in values.STDLIB
 
 
 def _is_mock(value: Any, callable: bool) -> bool:
-    """True for a mock that hands calls on to nothing of Python's; with `callable`, one that can be
-    called."""
+    """Return True for a (callable) mock that does not forward calls to Python's own code."""
     mock = sys.modules.get("unittest.mock")
     if mock is None or not isinstance(value, mock.CallableMixin if callable else mock.NonCallableMock):
         return False
@@ -152,8 +153,13 @@ def _is_mock(value: Any, callable: bool) -> bool:
 
 
 def _is_harmless(value: Any) -> bool:
-    """True for what a mock may hand calls on to, or answer with."""
-    if value is None or _is_own(type(value)) or isinstance(value, BaseException) or _is_iterator(type(value)):
+    """Return True for what a mock may forward calls to or return."""
+    if (
+        value is None
+        or _is_test_class(type(value))
+        or isinstance(value, BaseException)
+        or _is_iterator(type(value))
+    ):
         return True
     if isinstance(value, type) and (issubclass(value, BaseException) or value in values.PLAIN):
         return True
@@ -161,8 +167,10 @@ def _is_harmless(value: Any) -> bool:
 
 
 def _is_data(target: Any, name: str, value: Any) -> bool:
-    """True if an attribute may be set to a value: it is of an instance of the tests' own class, no
-    method, and no object of theirs that one of the solution would stand for."""
+    """Return True if an attribute of an instance of a test class may be set to a value.
+
+    Methods, and objects of the tests that a proxy of the solution would replace, may not be set.
+    """
     now = getattr(target, name, None)
     stands_in = objects.link_of(value) is not None and is_lent(now)
-    return _is_own(type(target)) and not callable(now) and not stands_in
+    return _is_test_class(type(target)) and not callable(now) and not stands_in

@@ -1,5 +1,4 @@
-"""What one side may have the other do to an object: the special methods that are passed on, and
-how."""
+"""The operations that one side can request on an object of the other."""
 
 from __future__ import annotations
 
@@ -36,18 +35,17 @@ MEASURES = frozenset(
     for name in ("sub", "truediv", "floordiv", "mod", "divmod", "xor")
     for prefix in ("", "r", "i")
 )
-"""Operators by which a value is measured against another; of a sum or a product nothing can be read
-off."""
+"""Operators that measure one value against another; sums and products reveal nothing."""
 _OF_SCALARS = "__abs__ __bool__ __len__ __int__ __float__ __index__ __round__ __str__ __neg__ __iter__"
 SCALARS = frozenset(_OF_SCALARS.split())
-"""What makes a plain value of an object."""
+"""Special methods that turn an object into a plain value."""
 AWAITED = frozenset({"__anext__", "__aenter__", "__aexit__"})
 
 
 def _special(name: str) -> Callable[..., Any]:
     def call(target: Any, *args: Any) -> Any:
         method = _method(type(target), name)
-        bind = getattr(type(method), "__get__", None)  # a mock in the place of a method has none
+        bind = getattr(type(method), "__get__", None)  # a mock in place of a method has none
         return (bind(method, target) if bind else method)(*args)
 
     return call
@@ -56,8 +54,11 @@ def _special(name: str) -> Callable[..., Any]:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **COMPARISONS,
     **ARITHMETIC,
-    **{f"__{each.__name__}__": each for each in (len, iter, next, reversed, bool, hash, str, repr, bytes, abs)},
-    **{f"__{each.__name__}__": each for each in (int, float, complex, round, format, aiter)},
+    **{
+        f"__{function.__name__}__": function
+        for function in (len, iter, next, reversed, bool, hash, str, repr, bytes, abs)
+    },
+    **{f"__{function.__name__}__": function for function in (int, float, complex, round, format, aiter)},
     **{f"__{name}__": getattr(operator, name) for name in ("neg", "pos", "invert", "index", "getitem", "setitem")},
     **{f"__{name}__": getattr(math, name) for name in ("trunc", "floor", "ceil")},
     **{name: _special(name) for name in ("__enter__", "__exit__", "__length_hint__")},
@@ -72,21 +73,23 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def _get(target: Any, name: str) -> Any:
-    found = getattr(target, name)
+    value = getattr(target, name)
     if name == "__dict__":
         return {
-            key: value for key, value in found.items() if key not in ("__builtins__", "__dict__", "__weakref__")
+            key: value for key, value in value.items() if key not in ("__builtins__", "__dict__", "__weakref__")
         }
-    return dict(found) if name in ("__members__", "__annotations__") else found
+    return dict(value) if name in ("__members__", "__annotations__") else value
 
 
 def _plain(target: Any) -> tuple[bool, Any]:
-    """(True, the plain value an object is compared as); (False, None) if it differs from every
-    plain value; and (False, names of types) of which it knows no value, if it has a comparison of
-    its own: nobody tells it which of them it is compared with. One that raises with a value of any
-    type raises."""
+    """Return how an object compares with plain values, without revealing the other value.
+
+    (True, value): it compares as this plain value. (False, None): it differs from every plain
+    value. (False, names of types): it has its own `__eq__` and differs from values of these types.
+    If its `__eq__` raises for every type, the exception is raised.
+    """
     kind = type(target)
-    base: Any = next(each for each in kind.__mro__ if "__eq__" in vars(each))
+    base: Any = next(parent for parent in kind.__mro__ if "__eq__" in vars(parent))
     equal = vars(base)["__eq__"]
     if base in (collections.UserList, collections.UserString):
         return True, target.data
@@ -94,40 +97,44 @@ def _plain(target: Any) -> tuple[bool, Any]:
         return True, dict(target.items())
     if base is collections.abc.Set:
         return True, set(target)
-    if base.__module__ in _HOMES and (made := values.exactly(target, base)) is not None:
-        return True, made
+    if base.__module__ in _HOMES and (exact := values.as_exact_type(target, base)) is not None:
+        return True, exact
     generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
     if base is object or (generated and hasattr(kind, "__dataclass_fields__")):
         return False, None
     kinds: tuple[Any, ...] = (*values.PLAIN, bool, type(None))
-    answers = [_answer(equal, target, each()) for each in kinds]
-    if all(isinstance(each, Exception) for each in answers):
+    answers = [_answer(equal, target, kind()) for kind in kinds]
+    if all(isinstance(answer, Exception) for answer in answers):
         raise answers[0]
-    return False, [each.__name__ for each, answer in zip(kinds, answers, strict=True) if answer is NotImplemented]
+    return False, [
+        empty_kind.__name__ for empty_kind, answer in zip(kinds, answers, strict=True) if answer is NotImplemented
+    ]
 
 
 def _answer(equal: Any, target: Any, empty: Any) -> Any:
-    """The answer of an `__eq__` to a value, or the exception that it raises."""
+    """Return the result of an `__eq__`, or the exception that it raises."""
     try:
         return equal(target, empty)
-    except Exception as error:  # the program's `__eq__` may raise anything: `_plain` decides
+    except Exception as error:  # the program's `__eq__` may raise anything, which `_plain` handles
         return error
 
 
 @functools.cache
 def base_of(kind: Any) -> Any:
-    """The type of plain values that a class derives from, if it alters nothing but text and
-    arithmetic: its objects (members of an enumeration, named tuples) are such values on the other
-    side too. Else None."""
+    """Return the plain type that a class derives from if it overrides only text and arithmetic.
+
+    Instances of such classes (enumeration members, named tuples) are plain values on the other
+    side too. None for other classes.
+    """
     order = kind.__mro__
-    base = next((each for each in order if each in BASES), None)
+    base = next((parent for parent in order if parent in BASES), None)
     above = order[: order.index(base)] if base is not None else ()
-    altered = {name for each in above for name in vars(each) if hasattr(base, name)}
+    altered = {name for parent in above for name in vars(parent) if hasattr(base, name)}
     return base if altered <= ALTERED else None
 
 
 def _method(kind: type, name: str) -> Any:
-    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+    return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 
 BASES = (int, float, complex, str, bytes, tuple)
@@ -137,9 +144,8 @@ _HOMES = {"builtins", "collections", "datetime", "decimal", "fractions"}
 
 
 @functools.cache
-def _own_loop() -> Any:
-    """One loop for all that is awaited: what an asynchronous object began in a loop, it can only
-    end there."""
+def _shared_loop() -> Any:
+    """Return the event loop for all awaited objects, which must end in the loop they started in."""
     import asyncio
 
     loop = asyncio.new_event_loop()
@@ -148,7 +154,7 @@ def _own_loop() -> Any:
 
 
 def _start(target: Any, name: str, *args: Any) -> Any:
-    """A task that awaits an object, or what a special method of it gives."""
+    """Start a task that awaits an object or the result of its special method."""
     import asyncio
 
     async def awaited() -> Any:
@@ -157,12 +163,12 @@ def _start(target: Any, name: str, *args: Any) -> Any:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        loop = _own_loop()
+        loop = _shared_loop()
     return loop.create_task(awaited())
 
 
-def _turn(task: Any) -> bool:
-    """Let a task go on for a moment; whether it has ended."""
+def _step(task: Any) -> bool:
+    """Run a task for a moment, and return True if it has ended."""
     import asyncio
 
     loop = task.get_loop()
@@ -174,7 +180,7 @@ def _turn(task: Any) -> bool:
 _PERFORM: dict[str, Callable[..., Any]] = {
     **OPERATIONS,
     "__call__": lambda target, *args, **kwargs: target(*args, **kwargs),
-    **{"get": _get, "set": setattr, "del": delattr, "dir": dir, "plain": _plain, "start": _start, "turn": _turn},
+    **{"get": _get, "set": setattr, "del": delattr, "dir": dir, "plain": _plain, "start": _start, "turn": _step},
     "isinstance": lambda target, kind: (issubclass if isinstance(target, type) else isinstance)(target, kind),
     "holds": lambda target, value: isinstance(value, target),
     "cancel": lambda task: bool(task.cancel()),
@@ -183,18 +189,24 @@ _PERFORM: dict[str, Callable[..., Any]] = {
 
 
 def perform(do: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what the other side asked to an object of ours: a special method, one of the words above,
-    or a function of the standard library, by its full name, that looks into the object where it
-    lives."""
+    """Perform an operation of the other side on a local object.
+
+    `do` is a special method, a key of `_PERFORM`, or the full name of a function of the standard
+    library that inspects the object.
+    """
     module, _, function = do.rpartition(".")
     return (getattr(__import__(module), function) if module else _PERFORM[do])(target, *args, **kwargs)
 
 
 def special_methods(kind: type) -> list[str]:
-    """The special methods of a class that are passed on: not those of `object`, of a plain value or
-    an exception of Python's, which do the same on the other side."""
-    errors = (each for each in kind.__mro__ if each.__module__ == "builtins" and issubclass(each, BaseException))
+    """Return the special methods of a class that are forwarded.
+
+    Methods of `object`, of plain types and of Python's exceptions are the same on both sides.
+    """
+    errors = (
+        parent for parent in kind.__mro__ if parent.__module__ == "builtins" and issubclass(parent, BaseException)
+    )
     above = base_of(kind) or next(errors, object)
-    found = [name for name in OPERATIONS if _method(kind, name) is not _method(above, name)]
-    found += ["__await__"] if hasattr(kind, "__await__") else []
-    return [*found, "__get__"] if kind is types.FunctionType else found
+    names = [name for name in OPERATIONS if _method(kind, name) is not _method(above, name)]
+    names += ["__await__"] if hasattr(kind, "__await__") else []
+    return [*names, "__get__"] if kind is types.FunctionType else names

@@ -1,5 +1,4 @@
-"""A prisoner's attempts to get out: run inside the jail before anything else, and by
-`probe_tiers`."""
+"""Attempts to escape, run inside the jail before anything else and by `probe_tiers`."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from codeverdict.inside.kernel import system
 
 
 def report(server: int, descriptor: int) -> None:
-    """Try everything, and send `{attempt: whether it was held}`."""
+    """Try everything, and send `{attempt: was_blocked}`."""
     frames.send(descriptor, {name: _held(attempt) for name, attempt in attempts(server).items()})
 
 
 def attempts(server: int) -> dict[str, Callable[[], object]]:
-    """Name -> an attempt that raises OSError where the jail holds."""
+    """Return attempts by name; each raises OSError if the jail blocks it."""
     return {
         "write a file outside": lambda: _write("/usr/lib/codeverdict-probe"),
         "write to /dev/shm": lambda: _write("/dev/shm/codeverdict-probe"),

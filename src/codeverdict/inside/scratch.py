@@ -1,8 +1,7 @@
-"""The folders that programs write in: a new one for every job.
+"""Scratch folders for programs, a new one for every job.
 
-A server makes a folder of its own, which it locks, and in it one for each job. All work is done
-from descriptors of folders, and no link is ever followed: what a program puts in the place of a
-folder leads nowhere.
+A server creates and locks a folder, and creates one for each job in it. All operations use
+descriptors of folders and follow no links, so that a program gains nothing by replacing a folder.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import re
 import time
 
 BYTES = 16 << 20
-"""Total size of the files of one job, in bytes."""
+"""Maximum total size of a job's files in bytes."""
 ENTRIES = 256
-"""How many files and folders one job may have, at any depth."""
+"""Maximum number of a job's files and folders at any depth."""
 
 _PARENT = "/tmp"
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,20 +27,23 @@ _DYING_SECONDS = 1.0
 
 
 class Scratch:
-    """A folder of this process's own, and in it one of the job that runs, for the user that
-    programs run as."""
+    """A folder of this process with a folder for the running job, owned by the programs' user."""
 
     def __init__(self, user: int | None) -> None:
-        """Raises OSError if none can be made."""
+        """Create the folder of this process.
+
+        Raises:
+            OSError: it cannot be created.
+        """
         self._user = user
         self._job = -1
         self._begin()
 
     def _begin(self) -> None:
         path = os.path.join(_PARENT, f"{_prefix(os.getpid())}{os.urandom(8).hex()}")
-        unlocked = f"{path}-new"  # no name that `remove_stale` looks for
-        os.mkdir(unlocked, 0o700)  # never one that exists
-        self._own = _opened(unlocked)
+        unlocked = f"{path}-new"  # not a name that `remove_stale` matches
+        os.mkdir(unlocked, 0o700)  # fails if it exists
+        self._own = _open_folder(unlocked)
         fcntl.flock(self._own, fcntl.LOCK_SH)  # as long as this process lives
         os.rename(unlocked, path)
         os.fchmod(self._own, 0o700 if self._user is None else 0o711)
@@ -49,16 +51,15 @@ class Scratch:
         self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
 
     def renew(self) -> None:
-        """Make the folder of the next job: `folder`, which has another path from now on where it
-        must.
+        """Create the folder of the next job, and set `folder` to its path, which may change.
 
         Raises:
-            OSError: none can be made.
+            OSError: it cannot be created.
         """
         self.empty()
         try:
             self._make()
-        except OSError:  # a program without protection may have spoilt the folder of the server
+        except OSError:  # an unprotected program may have damaged the folder of the server
             os.close(self._own)
             self._begin()
             self._make()
@@ -70,24 +71,23 @@ class Scratch:
             os.fchown(self._job, self._user, self._user)
 
     def nameless(self, maps: int) -> int:
-        """How many removed files of the job a process still maps: `maps` is its
-        /proc/<process>/maps, open.
+        """Count the removed files of the job that a process still maps.
 
-        They hold what was written to them, and no folder shows them.
+        They still hold data but appear in no folder. `maps` is the descriptor of the process's
+        /proc/<process>/maps.
         """
-        found: set[bytes] = set()
+        removed: set[bytes] = set()
         os.lseek(maps, 0, os.SEEK_SET)
-        while lines := os.read(maps, 1 << 16):  # the kernel gives whole lines
-            found.update(self._removed.findall(lines))
-        return len(found)
+        while lines := os.read(maps, 1 << 16):  # the kernel returns complete lines
+            removed.update(self._removed.findall(lines))
+        return len(removed)
 
     def overfull(self, unnamed: int = 0) -> bool:
-        """Whether a job, which may be at work, has more files and folders or more bytes than one
-        may have.
+        """Return True if a job, which may be running, exceeds its limits of entries or bytes.
 
-        `unnamed` bytes of files that have no name any more are added. A count that misses what was
-        renamed or removed meanwhile is taken again. A job that lets no count be completed has too
-        much, and so has one with folders deeper than a path can be long.
+        `unnamed` are bytes of removed files, which are added. Counting restarts if a file was
+        renamed or removed meanwhile. A job exceeds its limits if no count can be completed, or if
+        folders are nested deeper than a path can be long.
         """
         for _ in range(_COUNTS):
             try:
@@ -102,7 +102,7 @@ class Scratch:
         entries, waiting = 0, ["."]
         while waiting:
             name = waiting.pop()
-            sizes, folders = _listed(name, self._job)
+            sizes, folders = _list_folder(name, self._job)
             entries += len(sizes) + len(folders)
             size += sum(sizes)
             if entries > ENTRIES or size > BYTES:
@@ -111,28 +111,27 @@ class Scratch:
         return False
 
     def empty(self) -> None:
-        """Remove the folder of the job, which has ended; what cannot be removed is left for
-        `remove`."""
+        """Remove the folder of an ended job; what cannot be removed now is left to `remove`."""
         if self._job < 0:
             return
         os.close(self._job)
         self._job = -1
         try:
             os.rmdir(_JOB, dir_fd=self._own)
-        except OSError:  # there is something in it, or in its place
+        except OSError:  # it is not empty, or was replaced
             _remove(self.folder)
 
     def remove(self) -> None:
-        """Remove everything: the server ends."""
+        """Remove everything when the server ends."""
         self.empty()
         os.close(self._own)
         remove_of(os.getpid())
 
 
 def remove_of(process: int) -> None:
-    """Remove the folders of a server that ends, or that was killed before it could.
+    """Remove the folders of a server that has ended or was killed.
 
-    What another user has put under such a name is left alone.
+    Folders of other users with such names are kept.
     """
     for entry in os.scandir(_PARENT):
         with contextlib.suppress(FileNotFoundError):
@@ -141,11 +140,10 @@ def remove_of(process: int) -> None:
 
 
 def remove_stale() -> None:
-    """Remove the folders of servers that were killed together with who started them: nobody holds
-    their lock."""
+    """Remove the folders of servers that were killed with their caller, which are unlocked."""
     for entry in os.scandir(_PARENT):
         if _NAME.fullmatch(entry.name):
-            with contextlib.suppress(OSError):  # another user's, gone, or of a server that lives
+            with contextlib.suppress(OSError):  # another user's, already removed, or of a running server
                 folder = os.open(entry.path, os.O_RDONLY | _FOLDER)
                 try:
                     fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,11 +162,9 @@ def _prefix(process: int) -> str:
 
 
 def _remove(path: str, seconds: float = 0.0) -> None:
-    """Remove a folder with all that is in it, or what stands in its place; no link is followed.
-    What cannot be removed is left.
+    """Try to remove a folder, or what replaced it, recursively and without following links.
 
-    It is tried again for some `seconds` where processes that were killed may still write for a
-    moment.
+    Retries for `seconds`, because killed processes may still write for a moment.
     """
     deadline = time.monotonic() + seconds
     while not _run("rm", "-rf", "--", path):
@@ -181,18 +177,16 @@ def _remove(path: str, seconds: float = 0.0) -> None:
 
 
 def _run(*words: str) -> bool:
-    """Run a tool of the system's that copes with trees of any depth; whether it did what it was to
-    do."""
+    """Run a system tool, which can handle trees of any depth; return True if it succeeded."""
     to = os.POSIX_SPAWN_OPEN
     silent = [(to, 1, os.devnull, os.O_WRONLY, 0), (to, 2, os.devnull, os.O_WRONLY, 0)]
     process = os.posix_spawnp(words[0], words, {"PATH": os.defpath}, file_actions=silent)
     return os.waitpid(process, 0)[1] == 0
 
 
-def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
-    """The sizes of the files in a folder, and the names of the folders in it; of more than enough
-    not all."""
-    folder = _opened(name, above)
+def _list_folder(name: str, above: int) -> tuple[list[int], list[str]]:
+    """Return file sizes and folder names in a folder, cut off above the limit of entries."""
+    folder = _open_folder(name, above)
     sizes, folders = [], []
     try:
         with os.scandir(folder) as entries:
@@ -208,12 +202,11 @@ def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
     return sizes, folders
 
 
-def _opened(name: str, above: int | None = None) -> int:
-    """A descriptor of a folder (no link, and on the file system of the one above it), made usable
-    for its owner.
+def _open_folder(name: str, above: int | None = None) -> int:
+    """Open a folder and make it accessible to its owner; refuse links and other file systems.
 
     Raises:
-        OSError: it is not there, or something else.
+        OSError: it does not exist, or is not such a folder.
     """
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:

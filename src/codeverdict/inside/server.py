@@ -1,11 +1,12 @@
-"""The warm server: it forks the processes of a job, and ends them. It never runs a line of
-untrusted code, and it never sees one: what it holds in memory, every process of every later job
-inherits.
+"""The warm server, which forks and ends the processes of jobs.
+
+The server never runs or reads untrusted code, because every process of later jobs inherits its
+memory.
 
 Packets (frames.py): first `{tier, memory_mb, libraries, user, preload}`, answered by
-`{"ready": true, "probes": {...}}` or `{"refused": why}`; then for each job
+`{"ready": true, "probes": {...}}` or `{"refused": reason}`. Then for each job
 `{"start": "tests" | "script", seconds, wall, modules}` with the files it reads and writes, answered
-by `{"ends": [wait status, ...], "broken": what it had too much of}`.
+by `{"ends": [wait status, ...], "broken": exceeded limit}`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from codeverdict.inside.scratch import Scratch
 
 _TICK_MS = 50
 _VERDICT_BYTES = 8 << 20
-_THRESHOLD = 20_000  # Python's 700 has every job look for garbage several times
+_THRESHOLD = 20_000  # with Python's 700 every job would collect garbage several times
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 _WARM = (
@@ -38,21 +39,23 @@ _WARM = (
     "uuid warnings"
 )
 WARM = frozenset(_WARM.split())
-"""Modules of the standard library that the server imports when a job first names one, for that job
-and all later ones. Not before: a fork takes the longer the more memory the server has."""
+"""Modules of the standard library that the server imports once a job names them.
+
+They are not imported earlier, because a fork takes longer the more memory the server has.
+"""
 
 
 def main() -> None:
-    """Serve until the other side closes."""
+    """Serve jobs until the caller closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = frames.Channel(os.dup(0))
-    del sys.argv[1:]  # ours
+    del sys.argv[1:]  # the arguments of the server
     jail.silence_streams()
     setup, _ = channel.receive()
     try:
         server = Server(setup, channel)
         reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
-    except (OSError, ImportError) as error:  # pytest has to be installed beside the package
+    except (OSError, ImportError) as error:  # pytest must be installed with the package
         channel.send({"refused": f"{getattr(error, 'strerror', None) or error}"})
         return
     with contextlib.suppress(frames.Closed):
@@ -63,7 +66,7 @@ def main() -> None:
 
 
 class Server:
-    """What stays warm between jobs."""
+    """The state that stays warm between jobs."""
 
     def __init__(self, setup: dict[str, Any], channel: frames.Channel) -> None:
         self._channel = channel
@@ -73,8 +76,8 @@ class Server:
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
         user = setup["user"]
-        self._jail = jail.Jail(self.protected, user, libraries, _opened_for(user, libraries))
-        if user is not None or setup["tier"] == "namespaces":  # a user, or a user namespace, of our own
+        self._jail = jail.Jail(self.protected, user, libraries, _open_closed_libraries(user, libraries))
+        if user is not None or setup["tier"] == "namespaces":  # a separate user or user namespace
             self._jail.limit_processes()
         self._scratch = Scratch(user)
         for name in set(os.environ) - _ENVIRONMENT:
@@ -84,10 +87,10 @@ class Server:
             from codeverdict.inside import suite
 
             self._suite = functools.partial(suite.Suite, suite.session())
-        _settle()
+        _freeze_garbage()
 
     def close(self) -> None:
-        """Remove the server's folder."""
+        """Remove the folder of the server."""
         self._scratch.remove()
 
     def _warm_up(self, libraries: list[str], preload: list[str]) -> None:
@@ -95,36 +98,36 @@ class Server:
         sys.path += [path for path in libraries if path not in sys.path]
         for name in preload:
             __import__(name)
-        for name in ("exit", "quit"):  # of the module site, which is left out
+        for name in ("exit", "quit"):  # normally defined by the module site, which is not loaded
             setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
     def _warm_up_with(self, modules: list[str]) -> None:
-        """Import what a job is about to import, so that it happens once."""
-        wanted = self._cold.intersection(modules)
-        for name in sorted(wanted):
+        """Import modules that a job will import, so that this happens only once."""
+        new_modules = self._cold.intersection(modules)
+        for name in sorted(new_modules):
             with contextlib.suppress(ImportError):
                 __import__(name)
-        if wanted:
-            self._cold -= wanted
-            _settle()
+        if new_modules:
+            self._cold -= new_modules
+            _freeze_garbage()
 
     def prove(self) -> dict[str, bool]:
-        """Try to escape from inside. Returns what was tried and whether it was blocked."""
+        """Try to escape from inside, and return for each attempt if it was blocked."""
         reader, writer = os.pipe()
         job = Job(self._jail, self._scratch, jail.Limits(5.0, 5.0, self._memory_mb))
         try:
             job.start((functools.partial(probes.report, os.getpid()), (writer,), jail.FILE_BYTES))
             os.close(writer)
             with open(reader, "rb") as pipe:
-                found: dict[str, bool] = frames.receive(pipe)
+                probed: dict[str, bool] = frames.receive(pipe)
         except frames.Broken as error:
-            raise OSError("a process cannot be shut in") from error
+            raise OSError("a process cannot be confined") from error
         finally:
             job.end()
-        return found
+        return probed
 
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Run one job until its caller has the verdict or is gone."""
+        """Run one job until it ends or its caller is gone."""
         self._warm_up_with(request["modules"])
         limits = jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb)
         job, broken = Job(self._jail, self._scratch, limits), ""
@@ -151,7 +154,7 @@ class Server:
             os.close(descriptor)
 
     def _watch(self, job: Job) -> str:
-        """Enforce the limits of a job until it ends, or its caller does; which it broke."""
+        """Enforce the limits until the job or its caller ends; return the exceeded limit."""
         poll, ended = select.poll(), job.watched()
         poll.register(ended, select.POLLIN)
         poll.register(self._channel.descriptor, select.POLLIN)
@@ -162,27 +165,25 @@ class Server:
         return broken
 
 
-def _settle() -> None:
-    """Have the collector leave out what is there now: a job that looked at it would copy its
-    memory."""
+def _freeze_garbage() -> None:
+    """Exclude existing objects from garbage collection, which would copy their memory in a job."""
     gc.set_threshold(_THRESHOLD)
     gc.collect()
     gc.freeze()
 
 
-def _opened_for(user: int | None, libraries: list[str]) -> tuple[int, ...]:
-    """Descriptors of the libraries in folders that are closed to the user programs run as, to be
-    kept open.
+def _open_closed_libraries(user: int | None, libraries: list[str]) -> tuple[int, ...]:
+    """Open the libraries in folders that the programs' user cannot enter; return the descriptors.
 
-    The import system looks for them there from now on: an open descriptor leads to its folder,
-    whatever lies above (`/proc/self/fd/N`).
+    The import system then finds them at `/proc/self/fd/N`, which works regardless of the
+    permissions of the folders above.
     """
-    closed = [each for each in libraries if user is not None and not _may_enter(each, user)]
+    closed = [folder for folder in libraries if user is not None and not _may_enter(folder, user)]
     opened = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in closed}
 
     def renamed(path: str) -> str:
         real = os.path.realpath(path)
-        above = next((each for each in closed if f"{real}/".startswith(f"{each}/")), None)
+        above = next((folder for folder in closed if f"{real}/".startswith(f"{folder}/")), None)
         return path if above is None else f"/proc/self/fd/{opened[above]}{real[len(above) :]}"
 
     sys.path[:] = map(renamed, sys.path)
@@ -195,9 +196,9 @@ def _opened_for(user: int | None, libraries: list[str]) -> tuple[int, ...]:
 
 
 def _may_enter(folder: str, user: int) -> bool:
-    """Whether a user may go through a folder, and through those above it."""
+    """Return True if a user may enter a folder and all folders above it."""
     above = [folder]
     while above[-1] != "/":
         above.append(os.path.dirname(above[-1]))
-    found = map(os.stat, above)
-    return all(each.st_uid == user or each.st_mode & 0o001 for each in found)
+    statuses = map(os.stat, above)
+    return all(status.st_uid == user or status.st_mode & 0o001 for status in statuses)

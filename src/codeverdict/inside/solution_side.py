@@ -1,4 +1,4 @@
-"""The process that holds the solution: it loads it, and then does what the tests ask for."""
+"""The process of the solution, which loads the program and serves the tests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _PIECES = 1000
 
 
 def serve(source: int, reader: int, writer: int) -> None:
-    """Load the program that comes from `source` as the module `solution`, say what came of it, and
-    serve the tests until they end."""
+    """Load the program in `source` as the module `solution`, reply, and serve the tests."""
     job = frames.read_once(source)
     code, coverage = job.pop("code"), job["coverage"]
     tests = peer.Peer(reader, writer, 1, None)
-    said: list[Any] = []
-    sys.stdout, sys.stderr = _stream(said, False), _stream(said, True)
-    tests.said = lambda: _taken(said)
+    printed: list[Any] = []
+    sys.stdout, sys.stderr = _stream(printed, False), _stream(printed, True)
+    tests.said = lambda: _take(printed)
     warnings.simplefilter("always")
-    warnings.showwarning = lambda message, *_, **__: said.append(tests.pack_error(message))  # type: ignore[arg-type,unused-ignore]
+    warnings.showwarning = lambda message, *_, **__: printed.append(tests.pack_error(message))  # type: ignore[arg-type,unused-ignore]
     lines = Lines() if coverage else None
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
@@ -38,37 +37,39 @@ def serve(source: int, reader: int, writer: int) -> None:
         "replace": _replace,
         "begin": lambda: lines.begin() if lines else None,
         "lines": lambda: lines.end() if lines else [],
-        "log": lambda: _log(said),
+        "log": lambda: _log(printed),
     }
     try:
         exec(compile(code, peer.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:  # a program may raise anything: the tests get it
+    except BaseException as error:  # a program may raise anything, which the tests get
         tests.reply({"e": tests.pack_error(error)})
         return
     tests.reply({"v": tests.pack(module)})
     tests.serve_forever()
 
 
-def script(source: int, given: int, errors: int, output: int) -> None:
-    """Run the program that comes from `source` with `given` as its standard input; what it prints
-    goes to `output`, and one line about an exception that ends it to `errors`."""
+def script(source: int, stdin: int, errors: int, output: int) -> None:
+    """Run the program in `source` as a script.
+
+    It reads from `stdin` and writes to `output`. An exception that ends it is written to `errors`
+    as one line.
+    """
     job = frames.read_once(source)
-    for standard, descriptor in enumerate((given, output)):
+    for standard, descriptor in enumerate((stdin, output)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    builtins.open = io.open = _opening(io.open)
+    builtins.open = io.open = _open_with_stdin(io.open)
     try:
         _run_program(job.pop("code"))
     except SystemExit as stop:
         if stop.code not in (None, 0):
             os.write(errors, f"SystemExit: {stop.code}"[:ERROR_CHARACTERS].encode("utf-8", "replace"))
-    except BaseException as error:  # a program may raise anything: one line says what
+    except BaseException as error:  # a program may raise anything
         os.write(errors, values.describe(error).encode("utf-8", "replace"))
 
 
-def _opening(plain: Any) -> Any:
-    """`open`, to which `/dev/stdin` is descriptor 0: there need not be a /proc, where that name
-    leads."""
+def _open_with_stdin(plain: Any) -> Any:
+    """Return an `open` that maps `/dev/stdin` to descriptor 0, as there may be no /proc."""
 
     def open(file: Any, *args: Any, **kwargs: Any) -> Any:
         return plain(os.dup(0) if str(file) in ("/dev/stdin", "/dev/fd/0") else file, *args, **kwargs)
@@ -86,12 +87,12 @@ def _run_program(code: str) -> None:
         sys.stdout.flush()
 
 
-def _log(said: list[Any]) -> None:
-    """Send log records to the tests, which know which levels they want."""
+def _log(printed: list[Any]) -> None:
+    """Send log records of all levels to the tests, which filter them."""
     import logging
 
     handler = logging.Handler()
-    handler.emit = lambda record: said.append([record.levelno, record.name, record.getMessage()])  # type: ignore[method-assign]
+    handler.emit = lambda record: printed.append([record.levelno, record.name, record.getMessage()])  # type: ignore[method-assign]
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(1)
@@ -106,8 +107,7 @@ _ORIGINALS: dict[str, Any] = {}
 
 
 def _replace(name: str, *value: Any) -> None:
-    """Put what the tests have put in a place of the standard library there; without a value, what
-    was there."""
+    """Replace a part of the standard library as the tests did; without a value, restore it."""
     if name == "os.environ":
         os.environ.update(*value)
         for key in os.environ.keys() - value[0].keys():
@@ -121,31 +121,31 @@ def _replace(name: str, *value: Any) -> None:
         setattr(holder, part, value[0] if value else original)
 
 
-def _taken(said: list[Any]) -> list[Any]:
-    taken = said[:]
-    said.clear()
-    return taken
+def _take(printed: list[Any]) -> list[Any]:
+    items = printed[:]
+    printed.clear()
+    return items
 
 
-def _stream(said: list[Any], is_error: bool) -> io.TextIOWrapper:
-    buffer: Any = Output(said, is_error)
+def _stream(printed: list[Any], is_error: bool) -> io.TextIOWrapper:
+    buffer: Any = Output(printed, is_error)
     return io.TextIOWrapper(buffer, "utf-8", "replace", write_through=True)
 
 
 class Output(io.RawIOBase):
-    """Keeps the beginning of the output until the next message carries it."""
+    """Buffers the output, up to a limit, until the next message carries it."""
 
-    def __init__(self, said: list[Any], is_error: bool) -> None:
-        self._said, self._is_error = said, is_error
+    def __init__(self, printed: list[Any], is_error: bool) -> None:
+        self._said, self._is_error = printed, is_error
 
     def writable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keep what still fits."""
-        left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
-        text = bytes(data).decode("utf-8", "replace")[:left]
+        """Buffer data up to the limit."""
+        remaining = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
+        text = bytes(data).decode("utf-8", "replace")[:remaining]
         last: list[Any] = self._said[-1] if self._said else [None]
         if text and last[0] is self._is_error:
             last[1] += text
@@ -155,18 +155,18 @@ class Output(io.RawIOBase):
 
 
 class Lines:
-    """Which lines of the solution run between `begin` and `end`, from 1."""
+    """Records the lines of the solution, from 1, that run between `begin` and `end`."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
     def begin(self) -> None:
-        """Forget what ran before."""
+        """Start recording."""
         self._seen.clear()
         _trace_with(self._trace)
 
     def end(self) -> list[int]:
-        """The lines that ran, in order."""
+        """Stop recording and return the sorted lines."""
         _trace_with(None)
         return sorted(self._seen)
 

@@ -1,5 +1,7 @@
-"""The tests of a job run by pytest itself, made ready in the server before the fork: that takes
-longer than most jobs. Only a server for such tests imports this."""
+"""Run the tests of a job with pytest, prepared in the server before the fork.
+
+The preparation takes longer than most jobs. Only servers for such tests import this module.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _OFF = (
 
 
 def session() -> pytest.Session:
-    """A session of pytest, ready to collect."""
+    """Return a session of pytest that is ready to collect."""
     off = [word for name in _OFF.split() for word in ("-p", f"no:{name}")]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     config = _prepareconfig(
@@ -29,13 +31,13 @@ def session() -> pytest.Session:
     )
     config._do_configure()
     _compare_arrays_strictly()
-    made = pytest.Session.from_config(config)
-    config.hook.pytest_sessionstart(session=made)
-    return made
+    session = pytest.Session.from_config(config)
+    config.hook.pytest_sessionstart(session=session)
+    return session
 
 
 def _compare_arrays_strictly() -> None:
-    """Have an array without elements be approximately no number: pytest takes it for any."""
+    """Make an empty array differ from any `approx`; pytest considers it equal to every number."""
     kind: Any = type(pytest.approx(0.0))
     plain = kind.__eq__
     kind.__eq__ = lambda self, actual: not values.is_empty_array(actual) and plain(self, actual)
@@ -49,59 +51,56 @@ class _Module(pytest.Module):
 
 
 class Suite(test_side.Judging):
-    """One job whose tests pytest runs; a plugin of pytest's while it lasts."""
+    """One job whose tests pytest runs, with this object as a plugin."""
 
     def __init__(self, session: pytest.Session, *job: Any) -> None:
         super().__init__(*job)
         self.session = session
 
     def collect(self) -> list[pytest.Item]:
-        """The tests of the module, found by pytest."""
+        """Return the tests that pytest collects."""
         config = self.session.config
         config.option.basetemp = str(Path.cwd() / "pytest")
         config.pluginmanager.register(self, "judge")
-        made = _Module.from_parent(self.session, path=Path("/tests.py"))
-        made.loaded = sys.modules["tests"]
-        return list(self.session.genitems(made))
+        module = _Module.from_parent(self.session, path=Path("/tests.py"))
+        module.loaded = sys.modules["tests"]
+        return list(self.session.genitems(module))
 
     def run_one(self, item: Any, following: Any) -> None:
-        """Run one test, its fixtures, and the ends of fixtures that the next one does not share."""
+        """Run one test with its fixtures, and tear down those that the next one does not share."""
         self._reports: list[pytest.TestReport] = []
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def name_of(self, item: Any) -> str:
-        """The name of a test, with its class and its parameters."""
+        """Return the name of a test with its class and parameters."""
         return str(item.nodeid.partition("::")[2])
 
     def outcome(self, item: Any) -> str:
-        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have
-        done to it."""
-        if self.error is not None or any(each.failed for each in self._reports):
+        """Return `passed`, `failed`, or `skipped` if the solution has not caused the skip."""
+        if self.error is not None or any(report.failed for report in self._reports):
             return "failed"
-        left_out = [each for each in self._reports if each.skipped]
+        left_out = [report for report in self._reports if report.skipped]
         if not left_out:
             return "passed" if self._reports else "failed"
         fixed = self.is_fixed(item)
-        known = all(_expected(item) if hasattr(each, "wasxfail") else fixed for each in left_out)
-        return "skipped" if known else "failed"
+        is_known = all(_is_expected_failure(item) if hasattr(report, "wasxfail") else fixed for report in left_out)
+        return "skipped" if is_known else "failed"
 
     def is_fixed(self, item: Any) -> bool:
-        """Whether a test is left out by a mark in which nothing of the solution's stands, or
-        unasked."""
-        marked = item.get_closest_marker("skip") or item.get_closest_marker("skipif")
+        """Return True if the solution cannot have caused a test to be skipped."""
+        mark = item.get_closest_marker("skip") or item.get_closest_marker("skipif")
         by_unittest = getattr(item.obj, "__unittest_skip__", False) or getattr(item.cls, "__unittest_skip__", False)
-        if marked and str(marked.kwargs.get("reason", "")).startswith("got empty parameter set"):
+        if mark and str(mark.kwargs.get("reason", "")).startswith("got empty parameter set"):
             return False
-        return self.words["fixed"] if marked or by_unittest else not self.peer.asked
+        return self.words["fixed"] if mark or by_unittest else not self.peer.asked
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A class or the module could not be collected."""
+        """Record a class or module that could not be collected."""
         if not report.passed:
             self.uncollected = self.uncollected or RuntimeError(str(report.longrepr)[-peer.TEXT_LIMIT :])
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
-        """A report without the text of the failure, which takes longer to make than a test to
-        run."""
+        """Return a report without the text of the failure, which takes longer than a test."""
         error = call.excinfo.value if call.excinfo is not None else None
         if isinstance(error, pytest.FixtureLookupError):
             self.peer.refused = self.peer.refused or (f"the fixture {error.argname!r}", True)
@@ -110,22 +109,23 @@ class Suite(test_side.Judging):
         self.error = self.error or (error if outcome == "failed" else None)
         keywords = {name: 1 for name in item.keywords}
         where = ("tests.py", 0, str(error))
-        made: Any = pytest.TestReport
+        report_type: Any = pytest.TestReport
         return cast(
-            pytest.TestReport, made(item.nodeid, where, keywords, outcome, where if skips else None, call.when)
+            pytest.TestReport,
+            report_type(item.nodeid, where, keywords, outcome, where if skips else None, call.when),
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A part of a test has ended; what was to fail and did has not failed."""
+        """Record the report of a phase; an expected failure is not an error."""
         self._reports.append(report)
         if not report.failed and hasattr(report, "wasxfail"):
             self.error = None
 
 
-def _expected(item: Any) -> bool:
-    """Whether a test that has failed was to fail, whatever the solution says."""
+def _is_expected_failure(item: Any) -> bool:
+    """Return True if a test is marked as an expected failure independently of the solution."""
     mark = item.get_closest_marker("xfail")
     if mark is not None:
         return not (mark.args or "condition" in mark.kwargs)
     holders = (getattr(item, "obj", None), getattr(item, "cls", None))
-    return any(getattr(each, "__unittest_expecting_failure__", False) for each in holders)
+    return any(getattr(holder, "__unittest_expecting_failure__", False) for holder in holders)

@@ -1,5 +1,7 @@
-"""The process that holds the tests and, alone, the verdict. Functions are called here; other tests
-are run by pytest itself (suite.py)."""
+"""The process of the tests, which alone writes the verdict.
+
+Plain test functions are called here; other tests are run by pytest (suite.py).
+"""
 
 from __future__ import annotations
 
@@ -34,39 +36,38 @@ _LOOK_INTO = {
     "dataclasses": "asdict astuple is_dataclass fields replace",
     "typing": "get_type_hints",
 }
-"""Functions that look into an object, and are done where it lives."""
+"""Functions that inspect an object and run where it lives."""
 _ASKING = {"isinstance", "issubclass", "IsInstance"}
 _LOGS = {"caplog", "assertLogs", "logging"}
 MENTIONS = ("hread", "seed", *_ASKING, *_LOGS, *_LOOK_INTO, *peer.SILENT)
-"""Words in a test file that matter to those who run it."""
+"""Words in a test file that require preparation."""
 
 
 class Operands:
-    """The assertion that failed last: the call, what it gave, what was expected."""
+    """The operands of the assertion that failed last."""
 
     def __init__(self) -> None:
         self.last: dict[str, str] = {}
 
     def note(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
-        """Whether what an assert states is true: that `left` is, without a symbol. Asserts are
-        rewritten to it."""
-        result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
+        """Evaluate the condition of a rewritten assert; an empty symbol tests `left` alone."""
+        result = bool(_OPERATORS[symbol](left, right))  # only once, because an object may change its answer
         if not result:
-            wanted = f"{symbol} {shown(right)}" if symbol else "a true value"
-            self.last = {"call": call, "got": shown(left), "expected": wanted.removeprefix("== ")}
+            expected = f"{symbol} {short_repr(right)}" if symbol else "a true value"
+            self.last = {"call": call, "got": short_repr(left), "expected": expected.removeprefix("== ")}
         return result
 
 
-def shown(value: Any) -> str:
-    """A value as text, shortened."""
+def short_repr(value: Any) -> str:
+    """Return the shortened `repr` of a value."""
     try:
         return repr(value)[: values.TEXT_LIMIT]
-    except Exception as error:  # a `__repr__` of the program, or of the tests, may raise anything
+    except Exception as error:  # a `__repr__` of the program or the tests may raise anything
         return type(error).__name__
 
 
 class _Stop(Exception):
-    """The job ends here with this outcome."""
+    """Ends the job with an outcome."""
 
     def __init__(self, outcome: str, error: str = "", line: int | None = None) -> None:
         super().__init__(outcome)
@@ -74,13 +75,18 @@ class _Stop(Exception):
 
 
 def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> None:
-    """Run the tests that come from `source` against the solution at the other end, and write
-    results to `verdict` as they come. `suite` makes the `Judging` of tests that pytest runs; None
-    in a server without it.
+    """Run the tests in `source` against the solution, and write each result to `verdict`.
 
-    `verdict` holds a key, which is erased. With it each line is sealed: what the tests could be
-    made to write there is no line. Lines: `{"collected": n, "early": bool}`, `{"result": {...}}` or
-    `{"skipped": name}` for a test, `{"end": {outcome, error, line}}`.
+    `verdict` initially holds a key, which is erased. Each line is sealed with it, so that nothing
+    else the tests write there counts as a line. Lines are `{"collected": n, "early": bool}`,
+    `{"result": {...}}` or `{"skipped": name}` for each test, and `{"end": {outcome, error, line}}`.
+
+    Args:
+        suite: creates the `Judging` for tests that pytest runs; None in a server without pytest.
+        source: the descriptor of the test file.
+        reader: the descriptor to read from the solution.
+        writer: the descriptor to write to the solution.
+        verdict: the descriptor of the verdict.
     """
     job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)
@@ -106,7 +112,7 @@ def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> No
 
 
 def _writer(verdict: int) -> Send:
-    """Return the function that writes a message as the next line of the verdict."""
+    """Return a function that writes a message as the next line of the verdict."""
     seal, write = frames.Seal(os.read(verdict, frames.KEY_BYTES)), os.write
     os.ftruncate(verdict, 0)
     os.lseek(verdict, 0, os.SEEK_SET)
@@ -114,8 +120,10 @@ def _writer(verdict: int) -> Send:
 
 
 class Judging:
-    """One job, whose tests are functions to be called in turn. `words`: what reading.py says of
-    them."""
+    """One job whose tests are functions called one after another.
+
+    `words` is the analysis of the test file (reading.py) and the options of the job.
+    """
 
     def __init__(self, to_solution: peer.Peer, send: Send, words: dict[str, Any]) -> None:
         self.peer, self.words, self._send = to_solution, words, send
@@ -124,10 +132,10 @@ class Judging:
         self._operands = Operands()
         self._places: set[int] = set()
         to_solution.swallowed = self._swallowed
-        to_solution.heard = _hear
+        to_solution.heard = _replay
 
     def load(self) -> None:
-        """Wait for the solution to have loaded, then load the test file."""
+        """Wait until the solution has loaded, then load the test file."""
         message = self.peer.receive()
         if "e" in message:
             error = self.peer.read_error(message["e"])
@@ -141,17 +149,17 @@ class Judging:
             exec(marshal.loads(self.words["code"].encode("latin-1")), self._space)
         except (peer.Gone, peer.Refused):
             raise
-        except BaseException as error:  # a test file may raise anything, and so may the program in it
+        except BaseException as error:  # the test file, and the program called by it, may raise anything
             raise self._load_failure(error) from error
 
     def _prepare(self) -> None:
         modules, mentions = self.words["modules"], set(self.words["mentions"])
         self._space |= {name: __import__("numpy" if name == "np" else name) for name in modules}
         used = [name for name in self.words["wanted"] if name not in modules]
-        found = self.peer.request("names", None, (used,)) if used else []
-        if not all(type(name) is str and name in used for name in found):
+        defined = self.peer.request("names", None, (used,)) if used else []
+        if not all(type(name) is str and name in used for name in defined):
             raise peer.Gone("names that nobody asked for")
-        self._space |= {name: getattr(sys.modules["solution"], name) for name in found}
+        self._space |= {name: getattr(sys.modules["solution"], name) for name in defined}
         self._space[NOTE] = self._operands.note
         if mentions & _ASKING:
             asking = {"isinstance": objects.is_a(isinstance), "issubclass": objects.is_a(issubclass)}
@@ -175,16 +183,16 @@ class Judging:
             self.peer.request("log", None)
 
     def _mirror(self) -> None:
-        """Have the solution see what the tests have replaced since it was last asked."""
+        """Pass on what the tests have replaced since the last request."""
         for name, before in self._mirrored.items():
             now = _state(name)
             if now is not before and (type(now) not in (list, dict, str) or now != before):
                 self._mirrored[name] = now
-                given = () if now is self._originals[name] else (now,)
-                self.peer.request("replace", None, (name, *given))
+                replacement = () if now is self._originals[name] else (now,)
+                self.peer.request("replace", None, (name, *replacement))
 
     def _watch_threads(self) -> None:
-        """What ends a thread of the tests is the failure of the test."""
+        """Make an exception that ends a thread of the tests fail the test."""
         import threading
 
         def ended(args: Any) -> None:
@@ -193,24 +201,24 @@ class Judging:
         threading.excepthook = ended
 
     def _load_failure(self, error: BaseException) -> _Stop:
-        """Who is at fault when the test file does not load."""
+        """Return the outcome when the test file does not load, depending on who is at fault."""
         text = values.describe(error)
         ours = isinstance(error, ImportError | NameError) or is_skip(error) or not self.peer.requests
         if getattr(error, "_cdv_line", None) is not None or self.peer.asked or not ours:
             return _Stop("broken", text, peer.line_of(error) or None)
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "solution":
-            return _Stop("broken", text)  # the program lacks what was asked
+            return _Stop("broken", text)  # the program lacks a name
         if isinstance(error, ImportError) or is_skip(error):
             return _Stop("unsupported", text)
         return _Stop("bad_tests", text)
 
-    # How it runs
+    # Running
 
     def run(self) -> _Stop:
-        """Run every test; the outcome of all."""
-        found = vars(sys.modules["tests"]).items()
-        theirs = (name for name, value in found if name[:4] == "test" and objects.link_of(value) is not None)
-        if name := next((each for each in theirs if each not in self.words["wanted"]), ""):
+        """Run every test and return the outcome of the job."""
+        members = vars(sys.modules["tests"]).items()
+        theirs = (name for name, value in members if name[:4] == "test" and objects.link_of(value) is not None)
+        if name := next((test for test in theirs if test not in self.words["wanted"]), ""):
             self.peer.refuse(f"the test {name} of the solution's making", True)
         items = self.collect()
         if self.uncollected is not None:
@@ -234,33 +242,32 @@ class Judging:
         return _Stop("passed" if passed == run else "failed")
 
     def collect(self) -> list[Any]:
-        """The tests of the module."""
-        found = vars(sys.modules["tests"]).items()
-        return [value for name, value in found if name.startswith("test") and isinstance(value, types.FunctionType)]
+        """Return the tests of the module."""
+        members = vars(sys.modules["tests"]).items()
+        return [
+            value for name, value in members if name.startswith("test") and isinstance(value, types.FunctionType)
+        ]
 
     def run_one(self, item: Any, following: Any) -> None:
-        """Run one test; what it raises is not held up."""
+        """Run one test and let its exceptions pass."""
         item()
 
     def name_of(self, item: Any) -> str:
-        """The name of a test."""
+        """Return the name of a test."""
         return str(item.__name__)
 
     def outcome(self, item: Any) -> str:
-        """`passed`, `failed`, or `skipped`: left out, with nothing that the solution could have
-        done to it."""
+        """Return `passed`, `failed`, or `skipped` if the solution has not caused the skip."""
         if is_skip(self.error):
             return "failed" if self.peer.asked else "skipped"
         return "passed" if self.error is None else "failed"
 
     def is_fixed(self, item: Any) -> bool:
-        """Whether a test is left out by a mark in which nothing of the solution's stands, or
-        unasked."""
+        """Return True if the solution cannot have caused a test to be skipped."""
         return True
 
     def _result(self, item: Any, following: Any) -> dict[str, Any] | None:
-        """What came of a test; None if it was left out before the solution was asked for
-        anything."""
+        """Run a test and return its result; None if it was skipped."""
         coverage = self.words["coverage"]
         self._operands.last, self.error = {}, None
         self._places.clear()
@@ -268,7 +275,7 @@ class Judging:
         coverage and self.peer.request("begin", None)
         try:
             self.run_one(item, following)
-        except BaseException as caught:  # a test may raise anything; Gone and Refused are noted by the peer
+        except BaseException as caught:  # a test may raise anything; the peer records Gone and Refused
             self.error = caught
         outcome = self.outcome(item)
         if outcome == "skipped":
@@ -287,8 +294,10 @@ class Judging:
         return result
 
     def _swallowed(self, error: BaseException) -> None:
-        """The solution swallowed an exception in a `with` block: one that the tests raise there it
-        may."""
+        """Record an exception that the solution swallowed in a `with` block.
+
+        It may swallow those that the tests raise there deliberately.
+        """
         line = _raised_at(error, last=True)
         if self.peer.lenient:
             return
@@ -297,7 +306,7 @@ class Judging:
 
 
 class _SolutionModule(types.ModuleType):
-    # `import solution` in the tests: every name is asked of the solution.
+    # The module behind `import solution` in the tests; every name is a request to the solution.
 
     _cdv_module: Any = None
     __doc__ = property(lambda self: self._cdv_module.__doc__)
@@ -306,8 +315,8 @@ class _SolutionModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__all__", "__version__", "__author__"):
             raise AttributeError(name)
-        found = getattr(self._cdv_module, name)
-        return objects.of_class(found) if name.lstrip("_")[:1].isupper() else found
+        value = getattr(self._cdv_module, name)
+        return objects.of_class(value) if name.lstrip("_")[:1].isupper() else value
 
     def __dir__(self) -> Any:
         return dir(self._cdv_module)
@@ -320,14 +329,13 @@ class _SolutionModule(types.ModuleType):
 
 
 def is_skip(error: Any) -> bool:
-    """Whether a test was left out by raising this, and not by the solution."""
+    """Return True if this exception skips a test and was not raised by the solution."""
     kind = type(error)
     return kind.__name__ == "Skipped" and peer.is_verdict(error) and getattr(error, "_cdv_line", None) is None
 
 
 def _raised_at(error: BaseException, last: bool = False) -> int:
-    """The line of the test file where an exception was raised; with `last`, 0 if it was raised
-    deeper."""
+    """Return the line of the test file that raised; with `last`, 0 if it was raised deeper."""
     line, passed = 0, error.__traceback__
     while passed is not None:
         here = passed.tb_frame.f_code.co_filename == TEST_FILE
@@ -337,32 +345,32 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
 
 
 def _line_now() -> int:
-    """The line of the test file that is being run, 0 if none is."""
+    """Return the line of the test file that is running, or 0."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != TEST_FILE:
         frame = frame.f_back
     return frame.f_lineno if frame is not None else 0
 
 
-def _hear(said: list[Any]) -> None:
-    """What the solution printed, warned and logged, where the tests expect it."""
-    for each in said:
-        if isinstance(each, BaseException):
-            if isinstance(each, Warning):
-                warnings.warn(each, stacklevel=1)
-        elif type(each[0]) is bool:
-            (sys.stderr if each[0] else sys.stdout).write(str(each[1]))
+def _replay(printed: list[Any]) -> None:
+    """Repeat the output, warnings and log records of the solution in this process."""
+    for item in printed:
+        if isinstance(item, BaseException):
+            if isinstance(item, Warning):
+                warnings.warn(item, stacklevel=1)
+        elif type(item[0]) is bool:
+            (sys.stderr if item[0] else sys.stdout).write(str(item[1]))
         else:
             import logging
 
-            level, name, text = int(each[0]), str(each[1]), str(each[2])
+            level, name, text = int(item[0]), str(item[1]), str(item[2])
             logger = logging.getLogger(name)
             if logger.isEnabledFor(level):
                 logger.handle(logger.makeRecord(name, level, peer.SOLUTION_FILE, 0, text, (), None))
 
 
 def _state(name: str) -> Any:
-    """The value in a place of the standard library; a copy where that changes in place."""
+    """Return the value of a part of the standard library; a copy if it is changed in place."""
     if name == "os.environ":
         return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     if name in ("sys.argv", "os.curdir"):
@@ -373,9 +381,9 @@ def _state(name: str) -> Any:
 
 
 def _seed_both(to_solution: peer.Peer) -> None:
-    """Make seeds that the tests set hold in the solution too."""
+    """Apply seeds that the tests set to the solution too."""
 
-    def both(plain: Callable[..., Any], module: str) -> Callable[..., Any]:
+    def seed_both(plain: Callable[..., Any], module: str) -> Callable[..., Any]:
         def seed(*args: Any) -> Any:
             to_solution.request("seed", None, (module, *args))
             return plain(*args)
@@ -385,4 +393,4 @@ def _seed_both(to_solution: peer.Peer) -> None:
     import random
 
     for module in (random, *([values.numpy().random] if values.numpy() else [])):
-        module.seed = both(module.seed, module.__name__)
+        module.seed = seed_both(module.seed, module.__name__)

@@ -1,14 +1,12 @@
-"""Values of exact types as JSON and back: what crosses between a solution and its tests as what it
-is.
+"""Convert values of exact types to JSON and back, to pass them between a solution and its tests.
 
 A packed value is a JSON scalar or a list `[tag, ...]`. Only exact types are packed (an `int`
-subclass is not an int), so that nothing with a behaviour of its own crosses. Objects are in
-peer.py.
+subclass is not an int), so that nothing with custom behaviour crosses. Objects are in peer.py.
 
-Both sides hold a mutable container: it has one number, and each keeps its own copy and a shallow
-snapshot of it. Before a message leaves, containers that changed since the last one are sent again,
-so `solution.sort_in_place(xs)` changes the test's `xs`. A container that only the table still holds
-is dropped on both sides: what a solution gives away and does not keep is a plain copy.
+Both sides hold a mutable container under one number, each with a copy and a shallow snapshot of it.
+Before a message is sent, containers that changed since the last one are sent again, so
+`solution.sort_in_place(xs)` changes the test's `xs`. A container that only the table still holds is
+dropped on both sides: what a solution returns and does not keep is a plain copy.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSAFE_MODULES = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3"}
 STDLIB = frozenset(sys.stdlib_module_names) - _UNSAFE_MODULES
 _NO_ERRORS = {"unittest", "doctest", "bdb", "pdb"}
-"""Modules whose exceptions are not the solution's to raise."""
+"""Modules whose exceptions a solution may not raise."""
 
 _MODULES = {
     **dict.fromkeys(("complex", "range", "slice", "memoryview"), "builtins"),
@@ -48,12 +46,11 @@ _MODULES = {
     "Fraction": "fractions",
     "UUID": "uuid",
 }
-"""Types that cross by value -> their modules, imported when one crosses: a small server is forked
-fast."""
+"""Types that cross by value -> their modules, imported when needed to keep the server small."""
 
 _WITH_FOLD = ("time", "datetime")
-_MADE_BY = {"Pattern": "compile"}
-"""Types that a function of another name makes."""
+_CONSTRUCTORS = {"Pattern": "compile"}
+"""Types that are created by a function of another name."""
 
 _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
     "complex": lambda v: [v.real, v.imag],
@@ -87,12 +84,11 @@ VIEWS: dict[type, tuple[str, Callable[[list[Any]], Any]]] = {
     type({}.values()): ("values", lambda items: dict(enumerate(items)).values()),
     type({}.items()): ("items", lambda items: dict(items).items()),
 }
-"""Dictionary views: their names, and how one is made that holds these items."""
+"""Types of dictionary views -> their names, and functions that create one from items."""
 
 
-def reduced(value: Any) -> tuple[str, list[Any]] | None:
-    """(name of its exact type, arguments that make an equal value); None for a type that does not
-    cross so."""
+def reduce_value(value: Any) -> tuple[str, list[Any]] | None:
+    """Return the type name and the arguments that rebuild a value; None for unlisted types."""
     kind = type(value)
     module = _MODULES.get(kind.__name__)
     if module is None or vars(sys.modules.get(module, sys)).get(kind.__name__) is not kind:
@@ -100,15 +96,15 @@ def reduced(value: Any) -> tuple[str, list[Any]] | None:
     return kind.__name__, _ARGUMENTS[kind.__name__](value)
 
 
-def made(name: str, *args: Any) -> Any:
-    """The value that `reduced` took apart.
+def rebuild(name: str, *args: Any) -> Any:
+    """Rebuild a value from the result of `reduce_value`.
 
     Raises:
-        KeyError, TypeError, ValueError: no such type, or not its arguments.
+        KeyError, TypeError, ValueError: the type or its arguments are invalid.
     """
     if name == "SimpleNamespace":
         return types.SimpleNamespace(**args[0])
-    make = getattr(__import__(_MODULES[name]), _MADE_BY.get(name, name))
+    make = getattr(__import__(_MODULES[name]), _CONSTRUCTORS.get(name, name))
     return make(*args[:-1], fold=args[-1]) if name in _WITH_FOLD else make(*args)
 
 
@@ -117,29 +113,27 @@ def _zone(value: Any) -> list[Any]:
     return [offset] if type(value)(offset).tzname(None) == name else [offset, name]
 
 
-def exactly(value: Any, kind: Any) -> Any:
-    """The value of an object of a class derived from a plain type, as one of exactly that type;
-    None for others."""
+def as_exact_type(value: Any, kind: Any) -> Any:
+    """Convert an instance of a subclass of a plain type to exactly that type; None for others."""
     if kind in _DICTS:
         return dict(dict.items(value))
     if kind in _ITERABLES:
         return kind(kind.__iter__(value))
     if kind in IMMUTABLE:
         return kind(*kind.__getnewargs__(value))
-    return made(kind.__name__, *_ARGUMENTS[kind.__name__](value)) if kind.__name__ in _ARGUMENTS else None
+    return rebuild(kind.__name__, *_ARGUMENTS[kind.__name__](value)) if kind.__name__ in _ARGUMENTS else None
 
 
 _KINDS = "biufcSUMm"
 
 
 def numpy() -> Any:
-    """The numpy module if this process has loaded it."""
+    """Return the numpy module if this process has loaded it, else None."""
     return sys.modules.get("numpy")
 
 
 def array_parts(value: Any) -> list[Any] | None:
-    """`[dtype, shape, bytes as latin-1]` of an exact numpy array or scalar of plain numbers; else
-    None."""
+    """Return `[dtype, shape, bytes as latin-1]` of a numpy array or number, else None."""
     np = numpy()
     if np is None or not (type(value) is np.ndarray or isinstance(value, np.generic)):
         return None
@@ -149,15 +143,15 @@ def array_parts(value: Any) -> list[Any] | None:
 
 
 def is_empty_array(value: Any) -> bool:
-    """True for a numpy array without elements."""
+    """Return True for a numpy array without elements."""
     return numpy() is not None and type(value) is numpy().ndarray and value.size == 0
 
 
 def array_from(dtype: str, shape: list[int], data: str) -> Any:
-    """The array that `array_parts` took apart: a copy that may be written to.
+    """Rebuild a writable array from the result of `array_parts`.
 
     Raises:
-        ValueError: the parts do not fit together, or numpy is not installed.
+        ValueError: the parts are inconsistent, or numpy is not installed.
     """
     try:
         import numpy as np
@@ -178,7 +172,7 @@ _TAGS = {kind: tag for tag, kind in KINDS.items()}
 
 
 def tag_of(value: Any) -> str:
-    """The tag of a container that is shared, "" for any other value."""
+    """Return the tag of a container type that is shared; empty for other values."""
     tag = _TAGS.get(type(value), "")
     if not tag and numpy() is not None and type(value) is numpy().ndarray:
         return "A" if array_parts(value) is not None else ""
@@ -186,7 +180,7 @@ def tag_of(value: Any) -> str:
 
 
 def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
-    """What is in a container, packed: elements, or keys and values in turn."""
+    """Return the packed elements of a container, or its keys and values alternately."""
     if type(value) in _MAPPINGS:
         return [pack(part) for item in value.items() for part in item]
     if type(value) is bytearray:
@@ -195,8 +189,7 @@ def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
 
 
 def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
-    """What a container was made with: a deque's length, a defaultdict's factory, the type of an
-    array."""
+    """Return a deque's maximum length, a defaultdict's factory or an array's type code."""
     if isinstance(value, collections.deque):
         return value.maxlen
     if isinstance(value, array.array):
@@ -205,8 +198,11 @@ def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
 
 
 def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
-    """A container to be filled; a numpy array comes filled. KeyError if there is no such
-    container."""
+    """Create an empty container, or a filled numpy array.
+
+    Raises:
+        KeyError: there is no such container.
+    """
     if tag == "A":
         return array_from(*packed)
     kind = KINDS[tag]
@@ -216,7 +212,7 @@ def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
 
 
 def fill(value: Any, packed: list[Any], unpack: Callable[[Any], Any]) -> None:
-    """Give a container these contents, in place."""
+    """Replace the contents of a container in place."""
     if array_parts(value) is not None:
         value[...] = array_from(*packed)
     elif type(value) is bytearray:
@@ -234,7 +230,7 @@ def fill(value: Any, packed: list[Any], unpack: Callable[[Any], Any]) -> None:
 
 
 class Shared:
-    """A container and what it held when both sides last agreed."""
+    """A container and a snapshot of its contents when both sides last agreed."""
 
     __slots__ = ("snapshot", "value")
 
@@ -243,12 +239,12 @@ class Shared:
         self.snapshot: Any = None
 
     def agree(self) -> None:
-        """Both sides hold the same now."""
+        """Record that both sides now hold the same contents."""
         self.snapshot = self._now()
 
     def changed(self) -> bool:
-        """Whether anything was put in, taken out or replaced since then."""
-        if self.snapshot is None:  # it is being filled, and what goes in asks the other side
+        """Return True if the contents have changed since then."""
+        if self.snapshot is None:  # it is still being filled, which may call the other side
             return False
         now = self.value if type(self.value) is list else self._now()
         return not system.same_items(now, self.snapshot) if type(now) is list else bool(now != self.snapshot)
@@ -265,8 +261,7 @@ class Shared:
 
 
 class Table:
-    """The containers that both sides hold, by number: one side gives even numbers, the other odd
-    ones."""
+    """The shared containers by number; one side assigns even numbers, the other odd ones."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -275,14 +270,14 @@ class Table:
         self._alone = _holders(Shared([]))
 
     def number_of(self, value: Any) -> int | None:
-        """The number of a container that is shared already."""
+        """Return the number of a container, or None if it is not shared yet."""
         return self._numbers.get(id(value))
 
     def add(self, value: Any, number: int | None = None) -> int:
-        """Share a container, under the other side's number or the next of ours.
+        """Share a container under the other side's number, or under a new one.
 
         Raises:
-            ValueError: the number is taken, or is not one the other side may give.
+            ValueError: the number is in use, or the other side may not assign it.
         """
         if number is None:
             number, self._next = self._next, self._next + 2
@@ -296,13 +291,13 @@ class Table:
         return self._entries[number]
 
     def drop(self, number: int) -> None:
-        """Share a container no longer; both sides may find at once that it is not needed."""
+        """Stop sharing a container; both sides may do so at the same time."""
         entry = self._entries.pop(number, None)
         if entry is not None:
             del self._numbers[id(entry.value)]
 
     def drop_unused(self) -> list[int]:
-        """Drop every container that nobody but this table holds; their numbers."""
+        """Drop every container that only this table still holds, and return their numbers."""
         dropped = []
         for number in list(self._entries):
             entry = self._entries[number]
@@ -312,7 +307,7 @@ class Table:
         return dropped
 
     def changed(self) -> Iterator[tuple[int, Any]]:
-        """Containers whose contents the other side does not have yet, and is sent now."""
+        """Yield the changed containers, which the caller sends to the other side."""
         for number, entry in list(self._entries.items()):
             if entry.changed():
                 yield number, entry.value
@@ -324,13 +319,12 @@ def _holders(entry: Shared) -> int:
 
 
 def public_name(value: Any) -> tuple[str, str] | None:
-    """(module, name) of a type, a function, or a member of an enumeration, of the standard library
-    or numpy."""
+    """Return (module, name) of a type, function or enum member of Python or numpy, or None."""
     kind = type(value)
     if isinstance(value, type):
         module, names = value.__module__, [value.__qualname__]
         if module == "builtins" and value.__name__ not in vars(builtins):
-            module, names = "types", [name for name, each in vars(types).items() if each is value]
+            module, names = "types", [name for name, member in vars(types).items() if member is value]
     elif hasattr(kind, "__members__") and kind.__module__ not in ("solution", "tests"):
         module, names = kind.__module__, [f"{kind.__qualname__}.{value._name_}"]
     elif kind in _FUNCTION_TYPES or kind.__module__ == "numpy":
@@ -342,7 +336,7 @@ def public_name(value: Any) -> tuple[str, str] | None:
         return None
     if not isinstance(module, str) or module.partition(".")[0] not in (*STDLIB, "numpy"):
         return None
-    return next(((module, str(name)) for name in names if _is_same(_named(module, str(name)), value)), None)
+    return next(((module, str(name)) for name in names if _is_same_object(_named(module, str(name)), value)), None)
 
 
 _FUNCTION_TYPES = (
@@ -351,8 +345,8 @@ _FUNCTION_TYPES = (
 )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """True for one object, and for methods that were bound to it at two looks."""
+def _is_same_object(one: Any, other: Any) -> bool:
+    """Return True for the same object, or for the same method bound twice to one object."""
     return one is other or (
         type(one) is type(other)
         and isinstance(one, types.MethodType | types.BuiltinMethodType)
@@ -362,8 +356,10 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def recipe(value: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """(callable, arguments, keywords) that make what the standard library made of a function, and
-    the types of views; None for other values."""
+    """Return (callable, arguments, keywords) that rebuild a value, or None.
+
+    Supports partials, objects of the module `operator`, and the types of dictionary views.
+    """
     if type(value) is functools.partial:
         return functools.partial, (value.func, *value.args), value.keywords
     if isinstance(value, type) and value in VIEWS:
@@ -377,46 +373,43 @@ _FUNCTIONS = frozenset(
         *(("builtins", name) for name in ("abs", "all", "any", "len", "max", "min", "round", "sorted", "sum")),
     }
 )
-"""Functions of their arguments alone that are taken by name: tests ask whether they are the ones of
-Python."""
+"""Pure functions that cross by name, so that tests can check that they are Python's."""
 
 
 def is_pure(value: Any) -> bool:
-    """True for a function of Python's that does nothing but compute with its arguments."""
+    """Return True for a function of Python that only computes with its arguments."""
     public, name = public_name(value) or ("", ""), getattr(value, "__name__", "_")
     if getattr(value, "__objclass__", None) in PLAIN:
-        return not name.startswith(("_", "format"))  # a format reaches for any attribute
+        return not name.startswith(("_", "format"))  # a format string can read any attribute
     return public in _FUNCTIONS or public[0] == "math"
 
 
 def _named(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def by_name(module: str, name: str, wary: bool) -> Any:
-    """What has that public name; where `wary`, only types of plain values, exceptions, and
-    enumerations.
+    """Return the object with a public name; if `wary`, only what `is_exportable` allows.
 
     Raises:
-        ValueError: there is none of that name, or it is none to hand out.
+        ValueError: there is no such name, or it is not allowed.
     """
     if module.partition(".")[0] not in STDLIB and not (
         module.partition(".")[0] == "numpy" and module in sys.modules
     ):
         raise ValueError(f"{module} is not of the standard library")
     __import__(module)
-    found = _named(module, name)
-    if found is None or public_name(found) is None or (wary and not handed_out(module, found)):
+    value = _named(module, name)
+    if value is None or public_name(value) is None or (wary and not is_exportable(module, value)):
         raise ValueError(f"{module}.{name} is not handed out")
-    return found
+    return value
 
 
-def handed_out(module: str, value: Any) -> bool:
-    """Whether the tests take this from the solution by name: types of plain values, exceptions,
-    enumerations."""
+def is_exportable(module: str, value: Any) -> bool:
+    """Return True if the tests accept this by name: plain types, exceptions and enumerations."""
     if not isinstance(value, type):
         return hasattr(type(value), "__members__") or public_name(value) in _FUNCTIONS
     if issubclass(value, BaseException):
@@ -429,8 +422,8 @@ def handed_out(module: str, value: Any) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line about an exception."""
+    """Return an exception as one line."""
     try:
         return f"{type(error).__name__}: {error}"[:TEXT_LIMIT]
-    except Exception:  # its `__str__` may be the program's, and raise anything
+    except Exception:  # the program may have defined its `__str__`
         return type(error).__name__

@@ -1,1 +1,1 @@
-"""The walls around a job, by the means of the kernel: Landlock, seccomp, limits, users."""
+"""Confine the processes of a job with Landlock, seccomp, resource limits and user ids."""

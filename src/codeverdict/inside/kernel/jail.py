@@ -1,4 +1,4 @@
-"""How a process of a job is shut in, once and for good, before it sees a line of untrusted code."""
+"""Confine a process of a job irrevocably, before it runs any untrusted code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from codeverdict.inside.kernel import landlock, seccomp, system
 
 FILE_BYTES = 1 << 20
-"""The longest file a program may write, in bytes."""
+"""Maximum size of a file that a program writes, in bytes."""
 
 _DESCRIPTORS = 64
 _PROCESSES = 64
@@ -32,8 +32,11 @@ _READABLE = (
 
 
 class Limits(NamedTuple):
-    """The limits of one process: seconds of processor time (the solution's, beyond its tests') and
-    of the wall clock (the whole job), and MiB of memory."""
+    """The limits of a process.
+
+    `seconds`: processor time of the solution in addition to the tests' own. `wall`: wall-clock
+    seconds of the job. `memory_mb`: memory of the process in MiB.
+    """
 
     seconds: float
     wall: float
@@ -41,13 +44,21 @@ class Limits(NamedTuple):
 
 
 class Jail:
-    """What a server prepares once: descriptors of what may be read, the filter, the user programs
-    run as."""
+    """The confinement that a server prepares once: readable paths, the filter and the user."""
 
-    def __init__(self, protected: bool, user: int | None, libraries: list[str], kept: tuple[int, ...]) -> None:
-        """Raises OSError where the protection is not available; the server's own limits are lowered
-        too. Every process has the descriptors `kept`."""
-        self._kept = kept
+    def __init__(self, protected: bool, user: int | None, libraries: list[str], inherited: tuple[int, ...]) -> None:
+        """Prepare the confinement, which also lowers the limits of the server.
+
+        Args:
+            protected: confine processes with Landlock and seccomp.
+            user: the user id of programs; None: that of the server.
+            libraries: folders that programs may read.
+            inherited: descriptors that every process keeps.
+
+        Raises:
+            OSError: the protection is not available.
+        """
+        self._kept = inherited
         self._protected = protected
         self._user = user
         for name, value in _SAME_FOR_ALL:
@@ -56,35 +67,37 @@ class Jail:
             os.setgroups([])
         if protected:
             self._filter = seccomp.Filter()
-            self._rules = landlock.Rules(_allowed(libraries), landlock.WRITE)
+            self._rules = landlock.Rules(_allowed(libraries), landlock.WRITE_RIGHTS)
 
     def limit_processes(self) -> None:
-        """Lower how many processes and threads the programs of this server may have; without effect
-        for root."""
+        """Limit the processes and threads of this server's programs; without effect for root."""
         resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
 
     def rules(self, scratch: str) -> int:
-        """A descriptor of the rules of one job, which may write in the folder `scratch`; -1 without
-        protection."""
+        """Return a Landlock ruleset that allows writing in `scratch`; -1 without protection."""
         if not self._protected:
             return -1
-        own = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            return self._rules.made(own)
+            return self._rules.create(folder)
         finally:
-            os.close(own)
+            os.close(folder)
 
     def enter(
         self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits, longest: int, server: int = 0
     ) -> None:
-        """Shut this process in: it may use the descriptors `keep`, and write files of `longest`
-        bytes in `scratch`.
+        """Confine this process.
 
-        It is killed when its parent, the process `server`, ends (0: what else ends with it sees to
-        that).
+        Args:
+            keep: the descriptors that it may use.
+            scratch: the folder that it may write in.
+            rules: the ruleset for that folder.
+            limits: its limits.
+            longest: the maximum size of a file in bytes.
+            server: the parent process, with which it is killed; 0: not needed.
 
         Raises:
-            OSError: a part of the protection was refused; nothing untrusted must run.
+            OSError: a part of the protection was refused; no untrusted code may run.
         """
         _close_all_but(sorted((*keep, *self._kept, rules)))
         seconds, memory = math.ceil(limits.wall) + 1, limits.memory_mb << 20
@@ -98,7 +111,7 @@ class Jail:
             _end_with(server)
         os.chdir(scratch)
         if self._protected:
-            if self._user is None:  # else they went with the user
+            if self._user is None:  # otherwise the change of user has dropped them
                 system.drop_capabilities()
             system.prctl(system.PR_SET_DUMPABLE, 0)
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
@@ -107,12 +120,12 @@ class Jail:
 
 
 def _allowed(libraries: list[str]) -> Iterator[tuple[int, int]]:
-    """Descriptors of what every program may use, with the rights it has there."""
-    wanted = [(path, landlock.READ) for path in (*_READABLE, *libraries)]
-    for path, rights in (*wanted, *((path, landlock.DEVICE) for path in _DEVICES)):
+    """Yield (descriptor, rights) of the paths that every program may use."""
+    readable = [(path, landlock.READ_RIGHTS) for path in (*_READABLE, *libraries)]
+    for path, rights in (*readable, *((path, landlock.DEVICE_RIGHTS) for path in _DEVICES)):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            yield descriptor, rights if os.path.isdir(path) else rights & landlock.DEVICE
+            yield descriptor, rights if os.path.isdir(path) else rights & landlock.DEVICE_RIGHTS
 
 
 _SAME_FOR_ALL = (
@@ -123,31 +136,30 @@ _SAME_FOR_ALL = (
 
 
 def _end_with(server: int) -> None:
-    """Have the kernel kill this process when its parent ends. After the change of user, which
-    undoes it."""
+    """Let the kernel kill this process when its parent ends; a later change of user undoes this."""
     system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:  # it ended before
+    if os.getppid() != server:  # the parent has already ended
         os._exit(1)
 
 
 def silence_streams() -> None:
-    """Point standard input, output and error nowhere, for this process and those it forks."""
+    """Redirect stdin, stdout and stderr to /dev/null for this process and its children."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.close(null)
 
 
-def _close_all_but(kept: list[int]) -> None:
+def _close_all_but(descriptors: list[int]) -> None:
     low = 3
-    for descriptor in kept:
-        if low < descriptor:  # Python 3.11 takes an empty range for all of them
+    for descriptor in descriptors:
+        if low < descriptor:  # Python 3.11 closes everything for an empty range
             os.closerange(low, descriptor)
         low = max(low, descriptor + 1)
     os.closerange(low, _MOST_DESCRIPTORS)
 
 
 def library_folders(site: list[str]) -> list[str]:
-    """Folders that hold the standard library and the packages that programs may import."""
-    found = [os.path.realpath(path) for path in (*sys.path, *site) if path and os.path.isdir(path)]
-    return sorted(set(found))
+    """Return the folders of the standard library and of packages that programs may import."""
+    folders = [os.path.realpath(path) for path in (*sys.path, *site) if path and os.path.isdir(path)]
+    return sorted(set(folders))

@@ -1,7 +1,6 @@
-"""The system calls a program may make: a filter in classic BPF, assembled here. Everything not
-named is refused.
+"""Restrict the system calls of a program with a filter in classic BPF; all others are refused.
 
-Numbers from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl,
+The numbers are from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl,
 include/uapi/asm-generic/unistd.h).
 """
 
@@ -19,7 +18,7 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _MODE_FILTER = 2
-_OWN_NUMBER = 0x7FFFFFF1  # stands for the number of the process until it is known
+_OWN_NUMBER = 0x7FFFFFF1  # placeholder of the process id until it is known
 
 _TABLE = """
 read:0:63 write:1:64 open:2:- close:3:57 stat:4:- fstat:5:80 lstat:6:- poll:7:- lseek:8:62 mmap:9:222
@@ -44,9 +43,9 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     name: (None if one == "-" else int(one), None if other == "-" else int(other))
     for name, one, other in (word.split(":") for word in _TABLE.split())
 }
-"""Name of a call: its numbers on x86_64 and on aarch64, None where the machine has no such call."""
+"""Numbers of each call on x86_64 and aarch64; None if the machine does not have the call."""
 
-# Allowed with these arguments only.
+# Calls that are allowed only with certain arguments.
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
 _KILL_CALL = (62, 129)
@@ -60,35 +59,42 @@ _SENDTO = (44, 206)
 _TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _THREAD_NAMES = (15, 16, 0x53564D41)
 _FCNTL_COMMANDS = (0, 1, 2, 3, 5, 6, 7, 1030)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC. Not those that
-have the kernel send signals (F_SETOWN, F_SETSIG, F_NOTIFY), which before Linux 6.12 reach every
-process of the same user, nor the one that holds up who opens a file (F_SETLEASE)."""
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC.
+
+Excluded are the commands that make the kernel send signals (F_SETOWN, F_SETSIG, F_NOTIFY), which
+before Linux 6.12 reach every process of the same user, and F_SETLEASE, which delays other openers
+of a file.
+"""
 _F_SETFL, _O_ASYNC = 4, 0x2000
 _THREADS = (0x3D0F00, 0x7D0F00)
-"""Flags of clone for a thread that shares all with its process, descriptors too: of glibc, and of
-musl."""
+"""Flags of clone for a thread that shares everything with its process, in glibc and musl."""
 _AF_UNIX, _SOCK_STREAM_TYPES = 1, (1, 0x80001, 0x80801, 0x801)
 
 
 class Filter:
-    """A filter, assembled before the fork so that little is left to do after it."""
+    """A filter that is assembled before the fork, so that little work remains after it."""
 
     def __init__(self) -> None:
-        """Raises OSError on a machine without a table of numbers."""
+        """Assemble the filter.
+
+        Raises:
+            OSError: the machine has no table of system calls.
+        """
         machine = system.machine()
         if machine not in _ARCHITECTURES:
             raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
-        program = assembled(machine, _OWN_NUMBER)
-        own = _OWN_NUMBER.to_bytes(4, "little")
-        self._places = [at for at in range(4, len(program), 8) if program[at : at + 4] == own]
+        program = assemble(machine, _OWN_NUMBER)
+        placeholder = _OWN_NUMBER.to_bytes(4, "little")
+        self._places = [
+            offset for offset in range(4, len(program), 8) if program[offset : offset + 4] == placeholder
+        ]
         self._program = ctypes.create_string_buffer(program, len(program))
         header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._program))
         self._header = ctypes.create_string_buffer(header, len(header))
         self._address = ctypes.addressof(self._header)
 
     def install(self, process: int) -> None:
-        """Put this process under it. `process` is its own number, the only one it may send signals
-        to.
+        """Apply the filter to this process, whose id is `process`: it may only signal itself.
 
         Raises:
             OSError: refused.
@@ -99,21 +105,20 @@ class Filter:
 
 
 def supported() -> bool:
-    """Whether there is a table for this machine."""
+    """Return True if there is a table of system calls for this machine."""
     return system.machine() in _ARCHITECTURES
 
 
-def assembled(machine: str, process: int) -> bytes:
-    """The filter of one kind of machine, for the process of this number, as the kernel wants it.
+def assemble(machine: str, process: int) -> bytes:
+    """Return the filter program for a machine and a process id.
 
-    A search tree over the numbers of the calls: the kernel translates the program, and tries it
-    with every call there is, each time it is installed, so a list of 115 comparisons takes 0.3 ms
-    longer.
+    The program is a search tree over the numbers of the calls. On each installation the kernel
+    translates it and evaluates it for every call, so a list of 115 comparisons takes 0.3 ms longer.
     """
     column = list(_ARCHITECTURES).index(machine)
-    numbers = [each[column] for each in ALLOWED.values()]
+    numbers = [pair[column] for pair in ALLOWED.values()]
     verdicts = {number: _ALLOWED for number in numbers if number is not None}
-    verdicts |= {each[column]: checks for each, checks in _checked(process).items()}
+    verdicts |= {pair[column]: checks for pair, checks in _checked(process).items()}
     edges: list[int] = []
     leaves = [_REFUSED]
     for number in sorted(verdicts):
@@ -130,8 +135,7 @@ def assembled(machine: str, process: int) -> bytes:
 
 
 def _tree(edges: list[int], leaves: list[bytes]) -> bytes:
-    """Find the leaf of a number by halving: `leaves[i]` is for numbers from `edges[i - 1]` to below
-    `edges[i]`."""
+    """Return a binary search; `leaves[i]` is for numbers in `range(edges[i - 1], edges[i])`."""
     if not edges:
         return leaves[0]
     middle = len(edges) // 2
@@ -141,7 +145,7 @@ def _tree(edges: list[int], leaves: list[bytes]) -> bytes:
 
 
 def _checked(process: int) -> dict[tuple[int, int], bytes]:
-    """Calls that are allowed only with some arguments -> the check."""
+    """Return the checks of the calls that are allowed only with certain arguments."""
     return {
         _IOCTL: _only([(1, _TERMINAL_QUESTIONS)]),
         _KILL_CALL: _only([(0, (process,))]),
@@ -157,19 +161,19 @@ def _checked(process: int) -> dict[tuple[int, int], bytes]:
 
 
 def _fcntl() -> bytes:
-    """Some commands, and changes of a descriptor's flags that ask for no signals."""
+    """Allow some commands of fcntl, and changes of a descriptor's flags without signals."""
     flags = _op(_LOAD, _argument(2)) + _op(_ANY_BIT, _O_ASYNC, 0, 1) + _REFUSED + _ALLOWED
     others = _only([(1, _FCNTL_COMMANDS)])
     return _op(_LOAD, _argument(1)) + _op(_EQUAL, _F_SETFL, 0, len(flags) // 8) + flags + others
 
 
 def _argument(number: int) -> int:
-    """Where the low word of an argument of the call is."""
+    """Return the offset of the low word of an argument."""
     return _ARGUMENTS + 8 * number
 
 
 def _only(tests: Iterable[tuple[int, tuple[int, ...]]]) -> bytes:
-    """Allow a call where each named argument (low and high word) is one of some values."""
+    """Allow a call if each listed argument (low and high word) has one of its accepted values."""
     checks = b""
     for argument, accepted in tests:
         checks += _op(_LOAD, _argument(argument) + 4) + _op(_EQUAL, 0, 1, 0) + _REFUSED

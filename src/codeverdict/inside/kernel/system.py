@@ -1,5 +1,4 @@
-"""The few system calls the standard library does not offer, through ctypes. Linux on x86_64 and
-aarch64."""
+"""System calls that the standard library lacks, through ctypes, for Linux on x86_64 and aarch64."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def machine() -> str:
-    """`x86_64`, `aarch64`, or another name, for which there is no sandbox."""
+    """Return the name of the architecture; only `x86_64` and `aarch64` have a sandbox."""
     return os.uname().machine
 
 
 def prctl(option: int, argument: int = 0, other: int = 0) -> None:
-    """prctl(2).
+    """Call prctl(2).
 
     Raises:
         OSError: refused.
@@ -35,7 +34,7 @@ def prctl(option: int, argument: int = 0, other: int = 0) -> None:
 
 
 def call(number: int, *args: Any) -> int:
-    """A system call by number.
+    """Make a system call by number.
 
     Raises:
         OSError: refused.
@@ -49,7 +48,7 @@ _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
 
 def drop_capabilities() -> None:
-    """Give up every capability; with no_new_privs none ever comes back.
+    """Drop every capability; with no_new_privs they cannot be regained.
 
     Raises:
         OSError: refused.
@@ -58,11 +57,10 @@ def drop_capabilities() -> None:
 
 
 def fork() -> int:
-    """fork(2) without Python's own work around it, which costs a millisecond: for a process of one
-    thread only.
+    """Call fork(2) without Python's hooks, which take a millisecond; needs a single thread.
 
     Raises:
-        OSError: refused, BlockingIOError where there are too many processes at this moment.
+        OSError: refused; BlockingIOError if there are too many processes at the moment.
     """
     return _check(int(_fork()))
 
@@ -77,15 +75,14 @@ def _check(result: int) -> int:
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _SHORT = 64
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
-_ITEMS = object.__basicsize__ + _POINTER  # where in a list the address of its items is: behind their number
+_ITEMS = object.__basicsize__ + _POINTER  # offset of the pointer to a list's items, after their number
 
 
 def same_items(one: list[Any], other: list[Any]) -> bool:
-    """True if the same objects are in two lists. A loop over 50,000 would take longer than a
-    message."""
+    """Return True if two lists hold the same objects; a loop over 50,000 would be too slow."""
     if len(one) != len(other):
         return False
     if len(one) < _SHORT:
         return all(map(operator.is_, one, other))
-    places = (ctypes.c_void_p.from_address(id(each) + _ITEMS).value for each in (one, other))
-    return int(_libc.memcmp(*places, len(one) * _POINTER)) == 0
+    addresses = (ctypes.c_void_p.from_address(id(items) + _ITEMS).value for items in (one, other))
+    return int(_libc.memcmp(*addresses, len(one) * _POINTER)) == 0
