@@ -69,7 +69,7 @@ def names_in(text: str) -> set[tuple[str, str]]:
     return used | {(module, "__name__") for module in modules}
 
 
-def test_what_programs_reach_for_in_the_sandbox_exists() -> None:
+def test_names_that_attacks_use_exist_in_the_sandbox() -> None:
     """A program that forges by a name that has moved tests nothing."""
     names = {name for file in DATA.glob("*.txt") for name in names_in(file.read_text(encoding="utf-8"))}
     missing = [pair for pair in names if not hasattr(import_module(f"codeverdict.inside.{pair[0]}"), pair[1])]
@@ -106,7 +106,7 @@ def test_every_forging_program_fails_and_the_honest_one_passes(honest: Verdicts,
     assert len(unsupported) <= MOST_UNSUPPORTED_FORGED * len(FORGED), unsupported
 
 
-def test_nothing_secret_is_in_the_memory_of_a_program(tier: Tier) -> None:
+def test_no_secret_is_in_the_memory_of_a_program(tier: Tier) -> None:
     with Runner(seconds=30.0, tier=tier) as runner:
         assert secrets_found(runner) == 0
 

@@ -27,7 +27,7 @@ def test_a_task_is_accepted_only_with_a_reference_that_passes(runner: Runner) ->
     assert broken == "the reference: broken: ModuleNotFoundError: No module named 'no_such_module'"
 
 
-def test_there_are_some_thirty_stubs() -> None:
+def test_there_are_about_thirty_stubs() -> None:
     found = dict(stubs(("f", "OwnError")))
     assert 30 <= len(found) <= 40
     assert len(set(found.values())) == len(found)

@@ -43,7 +43,7 @@ def test_plain_values_that_were_computed_are_not_taken_for_objects(monkeypatch: 
     assert [by_nature for _, by_nature in there.refused] == [False, True]
 
 
-def test_an_object_is_the_plain_value_that_its_class_says_and_the_class_alters_no_more_than_its_text() -> None:
+def test_an_object_is_a_plain_value_of_its_class_which_only_overrides_text() -> None:
     there = Answers()
     kind = objects.make_class(there, "Number", (int,), ["__repr__", "__add__"])
     assert int(objects.make_object(kind, there, 1, 4)) == 4
@@ -55,7 +55,7 @@ def test_an_object_is_the_plain_value_that_its_class_says_and_the_class_alters_n
             objects.make_class(there, "Number", (int,), [name])
 
 
-def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key() -> None:
+def test_a_line_of_a_verdict_is_read_once_in_order_and_with_the_key() -> None:
     seal, end = frames.Seal(b"k" * frames.KEY_BYTES), {"end": {"outcome": "passed"}}
     first, second = seal.line({"collected": 1}), seal.line(end)
     reader = frames.Seal(b"k" * frames.KEY_BYTES)
@@ -66,7 +66,7 @@ def test_a_line_of_a_verdict_is_read_once_at_its_place_and_from_who_has_the_key(
             list(map(reader.message, lines))
 
 
-def test_a_mock_is_lent_unless_it_hands_calls_on_to_what_does_more_than_compute() -> None:
+def test_a_mock_is_lent_unless_it_forwards_calls_to_impure_code() -> None:
     """A format given by the program reaches for any attribute, and what `open` opens may be the
     verdict."""
     harmless: list[Any] = [None, len, str.upper, ValueError, [1, 2]]

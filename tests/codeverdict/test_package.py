@@ -14,14 +14,14 @@ import codeverdict
 from codeverdict import SandboxSettings
 
 
-def test_the_list_of_exports_is_sorted_and_true() -> None:
+def test_the_exports_are_sorted_and_exist() -> None:
     assert codeverdict.__all__ == sorted(codeverdict.__all__, key=lambda name: (not name.isupper(), name))
     assert all(getattr(codeverdict, name) is not None for name in codeverdict.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Prison'"):
         codeverdict.Prison  # noqa: B018
 
 
-def test_importing_it_loads_nothing_that_a_sandboxed_process_could_use() -> None:
+def test_the_import_loads_nothing_that_a_sandboxed_process_could_use() -> None:
     code = "import sys, codeverdict; print([name for name in sys.modules if name.startswith('codeverdict.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

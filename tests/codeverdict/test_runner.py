@@ -22,7 +22,7 @@ ONE = "def f(x):\n    return x + 1\n"
 TEST_ONE = "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
 
 
-def test_programs_and_test_files_end_as_they_should(runner: Runner) -> None:
+def test_programs_and_test_files_have_the_expected_outcome(runner: Runner) -> None:
     cases = {}
     for title, body in sections("outcomes.txt"):
         name, outcome = title.split(" | ")
@@ -35,14 +35,14 @@ def test_programs_and_test_files_end_as_they_should(runner: Runner) -> None:
     assert all(it.error for it in verdicts.values() if it.outcome == "unsupported")
 
 
-def test_parametrized_cases_are_results_of_their_own(runner: Runner) -> None:
+def test_parametrized_cases_are_separate_results(runner: Runner) -> None:
     tests = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_f(x):\n    assert f(x) == 2\n"
     results = runner.run(ONE, tests).results
     assert [(result.name, result.passed) for result in results] == [("test_f[1]", True), ("test_f[2]", False)]
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_the_compiler_says_of_tests_is_not_said_to_who_runs_them(runner: Runner) -> None:
+def test_compiler_warnings_about_tests_are_suppressed(runner: Runner) -> None:
     tests = "from solution import f\ndef test():\n    assert f(1) is 1 and '\\d' == '\\\\d'\n"
     with pytest.raises(SyntaxError):  # what a warning becomes
         compile(tests, "tests", "exec")
@@ -57,7 +57,7 @@ def test_tests_that_never_end_are_a_timeout() -> None:
         assert quick.run(ONE, TEST_ONE).passed
 
 
-def test_where_the_reference_is_slow_a_program_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reference_gives_a_program_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "REFERENCE_TIMES", 2.0)
     slow = "import time\nwhile time.process_time() < 0.8:\n    pass\n" + ONE
     with Runner(seconds=0.4) as quick:
@@ -65,7 +65,7 @@ def test_where_the_reference_is_slow_a_program_has_more_time(monkeypatch: pytest
     assert [verdict.outcome for verdict in verdicts] == ["passed", "timeout"]
 
 
-def test_where_the_reference_does_not_end_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_reference_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "REFERENCE_SECONDS", 0.5)
     endless = "while True:\n    pass\n"
     with Runner(seconds=0.2) as quick:
@@ -124,7 +124,7 @@ def test_scripts_are_judged_by_their_output(runner: Runner) -> None:
     assert runner.run_io(code, []).outcome == "no_tests"
 
 
-def test_calls_take_no_time_for_what_is_shared_and_not_changed() -> None:
+def test_unchanged_shared_containers_cost_no_time_per_call() -> None:
     code = "class Table:\n    def __init__(self, rows): self.rows = rows\n"
     code += "    def get(self, n): return self.rows[n]\n    def put(self, n, x): self.rows[n] = x\n"
     tests = "from solution import Table\ndef test():\n    rows = list(range(50_000))\n    table = Table(rows)\n"
@@ -174,7 +174,7 @@ def test_a_job_survives_a_dead_server() -> None:
         assert other is not server
 
 
-def test_modules_that_a_job_names_are_ready_for_the_next(runner: Runner) -> None:
+def test_modules_of_a_job_stay_imported_for_the_next(runner: Runner) -> None:
     code = "import decimal, uuid\nfrom statistics import mean\n" + ONE
     assert runner.run(code, TEST_ONE).passed
     look = "import sys\nready = {'decimal', 'uuid', 'statistics'} <= sys.modules.keys()\n"
@@ -223,14 +223,12 @@ def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: 
         assert runner.run(ONE, TEST_ONE).passed
 
 
-def test_a_tier_that_a_program_gets_out_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_that_a_program_escapes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(launch.Dead, match="a program inside could open a connection"):
         launch._check_probes("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})
 
 
-def test_bubblewrap_is_taken_from_the_systems_folders_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bubblewrap_is_only_taken_from_system_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """PATH may name a folder that others write in, or one that the server is not started from."""
     (tmp_path / "bwrap").write_text("#!/bin/sh\n")
     (tmp_path / "bwrap").chmod(0o755)

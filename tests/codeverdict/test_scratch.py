@@ -151,7 +151,7 @@ def test_folders_that_their_owner_closed_are_counted_and_removed() -> None:
         as_somebody(partial(work, mode))
 
 
-def test_links_lead_nowhere(own: Scratch, tmp_path: Path) -> None:
+def test_links_are_not_followed(own: Scratch, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("x")
@@ -168,7 +168,7 @@ def test_links_lead_nowhere(own: Scratch, tmp_path: Path) -> None:
     assert (kept / "file").read_text() == "x"
 
 
-def test_a_link_in_place_of_a_folder_does_not_lead_out(tmp_path: Path) -> None:
+def test_a_link_that_replaces_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for of_server in (False, True):
         with scratch_of(None) as made:
@@ -182,7 +182,7 @@ def test_a_link_in_place_of_a_folder_does_not_lead_out(tmp_path: Path) -> None:
         assert (tmp_path / "file").read_text() == "x"
 
 
-def test_a_program_that_closes_the_folder_of_its_server_ends_nothing() -> None:
+def test_a_program_that_closes_the_folder_of_its_server_has_no_effect() -> None:
     def work() -> None:
         with scratch_of(None) as made:
             os.chmod(os.path.dirname(made.folder), 0)
@@ -194,7 +194,7 @@ def test_a_program_that_closes_the_folder_of_its_server_ends_nothing() -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can make files of another user")
-def test_what_another_user_put_under_such_a_name_is_left() -> None:
+def test_folders_of_another_user_are_kept() -> None:
     process = 4_194_305  # a number that no process has
     folder = Path(f"/tmp/codeverdict-{process}-theirs")
     (folder / "inner").mkdir(parents=True)
@@ -266,13 +266,13 @@ def test_bytes_and_entries_are_counted_at_any_depth(own: Scratch) -> None:
     assert own.overfull()
 
 
-def test_a_job_deeper_than_a_path_has_too_much(own: Scratch) -> None:
+def test_a_job_with_folders_deeper_than_a_path_exceeds_its_limit(own: Scratch) -> None:
     nest(own.folder, 17, "d" * 255)
     assert own.overfull()
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, NotADirectoryError])
-def test_a_count_that_missed_something_is_taken_again(
+def test_an_incomplete_count_is_repeated(
     own: Scratch, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
     """Renaming folders all the time must not hide them; folders that come and go are not too
@@ -296,7 +296,7 @@ def test_a_count_that_missed_something_is_taken_again(
     assert own.overfull()
 
 
-def test_who_lets_no_count_be_completed_has_too_much(own: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_prevents_counting_exceeds_its_limit(own: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(name: str, above: int) -> tuple[list[int], list[str]]:
         raise FileNotFoundError(name)
 
@@ -319,7 +319,7 @@ def in_folders(process: int) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
-def test_a_server_that_is_ended_in_the_middle_of_a_job_leaves_no_process_and_no_folder(how: signal.Signals) -> None:
+def test_a_server_killed_during_a_job_leaves_no_process_or_folder(how: signal.Signals) -> None:
     code = LEAVING["sixty nested folders | passed"] + f"import time\ntime.sleep(20)  # {how}\n" + RIGHT
     with Runner(seconds=1.0, tier="landlock") as own:
         assert own.run(RIGHT, TESTS).passed
@@ -393,7 +393,7 @@ def run_as(user: int, command: list[str], text: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_the_next_job_finds_nothing_and_who_fills_the_folder_is_ended(user: int) -> None:
+def test_a_job_finds_an_empty_folder_and_is_ended_if_it_fills_it(user: int) -> None:
     programs = {title: code + RIGHT for title, code in LEAVING.items()}
     ends, left = answer_of(user, "landlock", programs, LOOKING)
     reasons = {"passed": "", "crashed": "more output or files than a program may make"}
@@ -446,7 +446,7 @@ def test_a_fork_waits_for_processes_that_are_ending(monkeypatch: pytest.MonkeyPa
         job._forked(lambda: None)
 
 
-def test_a_script_that_fills_the_folder_is_ended_whether_it_speaks_or_not() -> None:
+def test_a_script_that_fills_the_folder_is_ended_with_or_without_output() -> None:
     fill = (
         "for n in range(700):\n    open(f'd/{n}', 'wb').write(bytes(1 << 20))\n    say(n)\n    time.sleep(0.01)\n"
     )

@@ -108,7 +108,7 @@ def test_the_tables_have_the_numbers_of_the_kernels_headers(column: int) -> None
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_call_there_is_gets_the_decision_that_is_meant(machine: str) -> None:
+def test_every_system_call_gets_the_intended_decision(machine: str) -> None:
     for name, number in NUMBERS[machine].items():
         for args in ((), (1, 2, 3, 4, 5, 6), (2**64 - 1,) * 6):
             if name not in CHECKED:
@@ -118,7 +118,7 @@ def test_every_call_there_is_gets_the_decision_that_is_meant(machine: str) -> No
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_that_nobody_may_make(machine: str) -> None:
+def test_forbidden_calls(machine: str) -> None:
     known = NUMBERS[machine]
     assert {name: decision(machine, known[name]) for name in NEVER.split() if name in known} == {
         name: REFUSED for name in NEVER.split() if name in known
@@ -135,11 +135,11 @@ def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_kernel_takes_a_program_of_this_length(machine: str) -> None:
+def test_the_kernel_accepts_a_program_of_this_length(machine: str) -> None:
     assert len(seccomp.assemble(machine, OWN)) // 8 <= 4096  # BPF_MAXINSNS
 
 
-def test_numbers_of_calls_that_are_made_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_direct_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
     ours = (landlock._CREATE_RULESET, landlock._ADD_RULE, landlock._RESTRICT_SELF)
     assert [tuple(NUMBERS[machine][name] for name in names) for machine in MACHINES] == [ours, ours]

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the command line says of itself; `make golden` rewrites it."""
+"""docs/cli.md equals the help texts of the command line; `make golden` rewrites it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ HEAD = """# The command line
 
 <!-- Written by `make golden` from the program itself; do not edit. -->
 
-Every setting below can stand in a YAML file (`--config mine.yaml`) and on the command line
-(`--section.key VALUE`). Presets: {presets}.
-Recipes to lay over one: {recipes}.
+All settings below can be given in a YAML file (`--config mine.yaml`) or on the command line
+(`--section.key VALUE`). A preset is a complete configuration: {presets}.
+A recipe overrides settings of another configuration: {recipes}.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
-130 interrupted, 143 ended by SIGTERM. The same command resumes a training run that was stopped or killed
-(docs/data.md, "A run that was stopped").
-Summaries and progress go to stderr; with `--json` the last line of stdout is the summary as one JSON object.
+130 interrupted, 143 ended by SIGTERM. To resume a training run that was stopped or killed, run the
+same command again (docs/data.md, "A run that was stopped").
+Summaries and progress are printed to stderr. With `--json`, the last line of stdout is the summary
+as one JSON object.
 """
 
 
@@ -38,8 +39,8 @@ def help_text(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def page(capsys: pytest.CaptureFixture[str]) -> str:
     names = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    named = {"presets": preset_names(), "recipes": recipe_names()}
-    parts = [HEAD.format(**{kind: ", ".join(f"`{name}`" for name in found) for kind, found in named.items()})]
+    lists = {"presets": preset_names(), "recipes": recipe_names()}
+    parts = [HEAD.format(**{kind: ", ".join(f"`{name}`" for name in items) for kind, items in lists.items()})]
     for command in [[], *([name] for name in names)]:
         title = " ".join(["text2grad", *command])
         parts.append(f"## {title}\n\n```text\n{help_text(command, capsys)}\n```\n")
@@ -61,11 +62,11 @@ def test_the_page_says_what_the_program_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    now = page(capsys)
+    current = page(capsys)
     if os.environ.get("WRITE_GOLDEN"):
         PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(now, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == now, "make golden, and read the diff"
+        PAGE.write_text(current, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == current, "make golden, and read the diff"
 
 
 def test_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

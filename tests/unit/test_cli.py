@@ -129,7 +129,7 @@ DATA_PRESETS = ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"]
 
 
 @pytest.mark.parametrize("preset", DATA_PRESETS)
-def test_another_task_leaves_the_data_of_the_former_behind(run: Run, stages: Stages, preset: str) -> None:
+def test_another_task_drops_the_settings_of_the_previous_one(run: Run, stages: Stages, preset: str) -> None:
     """The same task keeps its data."""
 
     def task_of(task: str, *words: str) -> TaskSettings:
@@ -149,7 +149,7 @@ def test_another_task_leaves_the_data_of_the_former_behind(run: Run, stages: Sta
     assert task_of(same.name, "--task.limit", "7") == same.model_copy(update={"limit": 7})
 
 
-def test_the_task_of_a_run_on_disk_is_left_behind_too(run: Run, stages: Stages, tmp_path: Path) -> None:
+def test_another_task_drops_the_task_of_a_run(run: Run, stages: Stages, tmp_path: Path) -> None:
     kept = load_config([find_config("ultrafeedback")], ["--run.folder", str(tmp_path)])
     (tmp_path / "config.yaml").write_text(dump_config(kept), encoding="utf-8")
     for task, settings in (("code", TaskSettings(name="code")), ("qa", kept.task)):
@@ -192,7 +192,7 @@ def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None
     assert err == "error: report takes no settings, got --run.seed (text2grad report --help)\n"
 
 
-def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
+def test_settings_may_be_in_any_position(run: Run, stages: Stages) -> None:
     words = "--ppo.lr 1e-3 train --run.folder=somewhere --config slf5k --name x --ppo.lr=2e-3"
     run(*words.split())
     [(_, (config, name, _))] = stages.calls
@@ -200,7 +200,7 @@ def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
     assert config.generation.max_new_tokens == 89
 
 
-def test_settings_are_told_from_options() -> None:
+def test_settings_are_distinguished_from_options() -> None:
     cases = {
         "a --x.y 1 b": ("a b", "--x.y 1"),
         "--x.y=1 --json": ("--json", "--x.y=1"),
@@ -259,7 +259,7 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_version_and_alone_it_prints_help() -> None:
+def test_version_and_help_without_a_command() -> None:
     done = program("--version")
     assert (done.returncode, done.stdout) == (0, f"text2grad {text2grad.__version__}\n")
     alone, asked = program(), program("--help")
@@ -287,7 +287,7 @@ def test_help_takes_less_than_half_a_second() -> None:
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
     ],
 )
-def test_a_full_disk_is_one_line_wherever_it_is_noticed(
+def test_a_full_disk_is_one_line_everywhere(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -302,7 +302,7 @@ def test_a_full_disk_is_one_line_wherever_it_is_noticed(
 
 
 @pytest.mark.parametrize("modules", [(), ("triton",)])
-def test_the_last_collection_is_skipped_where_nobody_reports_it(
+def test_the_last_collection_is_skipped_without_triton(
     modules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "triton", raising=False)

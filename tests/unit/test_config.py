@@ -57,7 +57,7 @@ def named(*names: str) -> Config:
 # The presets
 
 
-def test_the_presets_are_one_set_of_files_and_come_with_the_package() -> None:
+def test_presets_are_part_of_the_package() -> None:
     assert preset_names() == ["demo", "function_summaries", "human_qa", "kodcode", "own", "slf5k", "ultrafeedback"]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     for name in preset_names():
@@ -97,7 +97,7 @@ def test_the_presets_of_the_paper(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name not in ("smollm2", "mistral")])
-def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
+def test_a_recipe_overrides_only_credit_and_ppo_of_a_preset(name: str) -> None:
     for preset in preset_names():
         before, after = named(preset), named(preset, name)
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
@@ -118,7 +118,7 @@ def test_the_recipes_over_the_demo_and_its_defaults() -> None:
     assert default.ppo.model_dump(exclude=own) == demo.ppo.model_dump(exclude=own)
 
 
-def test_a_later_file_replaces_settings_and_leaves_their_neighbours(minimal: Path, tmp_path: Path) -> None:
+def test_a_later_file_overrides_single_settings(minimal: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("ppo: {lr: 1e-3, steps: 3}\npolicy: {lora: {r: 4, targets: [q_proj, v_proj]}}\n")
     second.write_text("ppo: {lr: 2e-3}\npolicy: {lora: {targets: [o_proj]}}\n")
@@ -166,7 +166,7 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
     assert (config.ppo.value_lr, config.policy.model, config.run.seed) == (1e-300, "1e5", 7)
 
 
-def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
+def test_unset_settings_can_be_omitted_and_stay_unset(tmp_path: Path) -> None:
     config = load_config(find_config("demo"), ["--run.seed", "7"])
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(with_recipe(config, "scalar"), only_set=True), encoding="utf-8")
@@ -228,7 +228,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
     ("key", "value"),
     [("sft.epochs", "inf"), ("credit.poor_weight", "nan"), ("run.seed", str(2**32)), ("run.threads", "100000")],
 )
-def test_numbers_that_no_run_can_use_are_refused(key: str, value: str) -> None:
+def test_invalid_numbers_are_refused(key: str, value: str) -> None:
     with pytest.raises(UsageError) as refused:
         load_config(find_config("demo"), [f"--{key}", value])
     assert key in str(refused.value)

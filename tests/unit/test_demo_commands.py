@@ -107,7 +107,7 @@ MEASURES = {
 }
 
 
-def test_a_task_of_one_s_own_is_compared_by_its_own_measure(own_task: Callable[..., Config]) -> None:
+def test_a_user_task_is_compared_by_its_own_measure(own_task: Callable[..., Config]) -> None:
     for scores, measure in MEASURES.items():
         for config in (own_task(scores, True), own_task(scores, False)):
             assert demo.measure_of(config) == demo.measure_of(config, measure) == measure
@@ -119,7 +119,7 @@ def test_a_task_of_one_s_own_is_compared_by_its_own_measure(own_task: Callable[.
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process holds")
-def test_the_peak_of_a_command_is_its_own_and_not_its_parent_s(tmp_path: Path) -> None:
+def test_peak_memory_excludes_the_parent_process(tmp_path: Path) -> None:
     held = b"x" * (300 << 20)  # what this process holds, and what `ru_maxrss` of its children begins with
     code, small = demo.run_command([sys.executable, "-c", "import time; time.sleep(0.6)"])
     _, large = demo.run_command([sys.executable, "-c", "import time; x = b'x' * (200 << 20); time.sleep(0.6)"])

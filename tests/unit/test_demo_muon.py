@@ -28,7 +28,7 @@ def test_an_update_keeps_its_singular_vectors_and_loses_its_singular_values(shap
     assert float(off.abs().max()) < 1e-3, "the vectors of the gradient are the vectors of the update"
 
 
-def test_matrices_move_as_with_pytorchs_muon() -> None:
+def test_matrices_are_updated_as_by_pytorchs_muon() -> None:
     shapes = [(16, 16), (48, 16), (16, 16), (16, 48)]
     ours = [nn.Parameter(made(*shape, seed=n)) for n, shape in enumerate(shapes)]
     theirs = copy.deepcopy(ours)
@@ -48,7 +48,7 @@ def test_matrices_move_as_with_pytorchs_muon() -> None:
         assert float((a - b).norm().detach() / moved) < 0.02, "theirs iterates in bfloat16"
 
 
-def test_what_is_no_matrix_moves_as_with_adamw() -> None:
+def test_other_weights_are_updated_as_by_adamw() -> None:
     ours, theirs = nn.Parameter(made(7)), nn.Parameter(made(7))
     optimizers = (
         Muon([], [ours], lr=0.05, weight_decay=0.1),
@@ -61,7 +61,7 @@ def test_what_is_no_matrix_moves_as_with_adamw() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_embeddings_and_norms_are_no_matrices_of_a_model(tiny_llama: LlamaForCausalLM) -> None:
+def test_embeddings_and_norms_use_adamw(tiny_llama: LlamaForCausalLM) -> None:
     model = copy.deepcopy(tiny_llama)
     optimizer = muon(model, lr=1e-3, weight_decay=0.0)
     names = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -41,7 +41,7 @@ def values(stage: Any, settings: Config, facts: Facts) -> dict[str, Any]:
     return {key.rpartition(".")[2]: each.value for key, each in derive(stage, settings, facts).items()}
 
 
-def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
+def test_every_stage_has_a_rule_and_a_section() -> None:
     assert set(RULES) == set(get_args(Supervised)) and set(STAGES) == set(get_args(Stage))
     for stage in STAGES:
         assert value_at(config(), f"{section_of(stage)}.lr") > 0
@@ -51,7 +51,7 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
     ("stage", "lr", "epochs", "updates"),
     [("sft", 1e-3, 11.0, 108), ("reward_model", 1e-3, 16.0, 156), ("offline", 3e-4, 11.0, 108)],
 )
-def test_forty_examples_get_what_was_measured_on_them(stage: Any, lr: float, epochs: float, updates: int) -> None:
+def test_forty_examples_get_the_measured_values(stage: Any, lr: float, epochs: float, updates: int) -> None:
     found, section = derive(stage, config(), MAILS), section_of(stage)
     assert {key: found[key] for key in found.keys() - {WEIGHT, FLOOR}} == {
         f"{section}.lr": (lr, "adapters on 135M parameters"),
@@ -69,7 +69,7 @@ def test_poor_words_of_few_answers_weigh_more_where_nothing_is_sampled() -> None
     assert all(WEIGHT not in derive(stage, config(), MAILS) for stage in STAGES if stage != "offline")
 
 
-def test_what_is_set_is_never_derived_even_to_its_default() -> None:
+def test_a_set_value_is_never_derived_even_its_default() -> None:
     for stage in SUPERVISED:
         keys = ("lr", "batch_size", "epochs", "micro_batch_size")
         for key in keys:
@@ -81,14 +81,14 @@ def test_what_is_set_is_never_derived_even_to_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries", "slf5k", "kodcode", "ultrafeedback"])
-def test_of_a_preset_no_rate_batch_or_number_of_steps_is_derived(name: str) -> None:
+def test_presets_fix_rates_batches_and_steps(name: str) -> None:
     preset = load_config(find_config(name))
     for stage in ("sft", "reward_model", "ppo"):
         left = set(derive(stage, preset, MAILS))  # type: ignore[arg-type]
         assert left <= {"generation.batch_size"}, name
 
 
-def test_sft_ends_early_only_where_train_samples_and_nobody_has_said_how_long_it_takes() -> None:
+def test_sft_ends_early_only_before_sampling_and_with_unset_epochs() -> None:
     """A reward model is for many remarks; few are learned from offline, which samples nothing."""
     many = replace(MAILS, data=replace(MAILS.data, examples=200))
     asked = ("--critic.kind", "program")
@@ -100,7 +100,7 @@ def test_sft_ends_early_only_where_train_samples_and_nobody_has_said_how_long_it
     assert config().sft.least_loss is None and FLOOR not in derive("offline", config(), MAILS)
 
 
-def test_what_follows_from_a_setting_follows_from_the_users() -> None:
+def test_dependent_values_use_the_users_setting() -> None:
     found = derive("sft", config("--sft.batch_size", "13"), MAILS)
     assert found["sft.epochs"] == (20.0, "60 updates")
     assert found["sft.micro_batch_size"].value == 8, "the largest power of two in a batch of 13"
@@ -138,7 +138,7 @@ def test_less_memory_and_longer_texts_get_smaller_passes() -> None:
     assert rows(replace(MAILS, model=replace(SMOLLM2, adapters=False))) <= rows(MAILS)
 
 
-def test_a_frozen_copy_of_all_weights_takes_room_and_beside_adapters_there_is_none() -> None:
+def test_a_frozen_copy_takes_memory_only_without_adapters() -> None:
     def rows(stage: Any, adapters: bool) -> int:
         model, data = replace(SMOLLM2, adapters=adapters), replace(MAILS.data, examples=2000)
         machine = replace(LAPTOP, memory_bytes=int(14.9 * GB))

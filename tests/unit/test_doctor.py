@@ -77,7 +77,7 @@ def test_a_missing_folder_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureF
     assert str(tmp_path / "none") in problem["detail"] and problem["cure"]
 
 
-def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_that_is_too_small_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert doctor.check_python().ok and doctor.check_memory().ok and doctor.check_disk(tmp_path).ok
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor, "total_memory", lambda: 10**9)

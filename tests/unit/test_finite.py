@@ -21,7 +21,7 @@ ASKED = Example(id="1", prompt=(Message(role="user", content="Why?"),))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_no_setting(number: float) -> None:
+def test_settings_must_be_finite(number: float) -> None:
     for make in (lambda: CreditSettings(poor_weight=number), lambda: SupervisedSettings(lr=number)):
         with pytest.raises(InvalidFields):
             make()
@@ -46,7 +46,7 @@ class Task:
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, 1.5, -0.1, "1", None])
-def test_a_score_that_is_no_share_is_no_result(score: Any) -> None:
+def test_a_score_outside_0_to_1_is_refused(score: Any) -> None:
     runner: Any = SimpleNamespace(run_all=lambda jobs, **options: [])
     measure = TaskMeasure(Task(score, "1"), runner)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Task\.scores gave mine"):

@@ -15,5 +15,5 @@ def test_only_line_feeds_end_a_line() -> None:
         assert split_lines(text) == lines
 
 
-def test_no_text_of_a_user_is_cut_elsewhere() -> None:
+def test_no_other_code_splits_lines_of_users() -> None:
     assert [path.name for path in SOURCE.rglob("*.py") if ".splitlines(" in path.read_text(encoding="utf-8")] == []

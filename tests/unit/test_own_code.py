@@ -119,20 +119,20 @@ FAULTS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_mistake_of_the_user_is_one_line(fault: str) -> None:
+def test_errors_of_user_code_are_one_line(fault: str) -> None:
     with pytest.raises(UserError) as caught:
         FAULTS[fault]()
     assert fault in caught.value.problem and caught.value.cure and "\n" not in str(caught.value)
     assert __name__ in caught.value.problem or fault == "gave str"
 
 
-def test_the_line_is_that_of_the_module(tmp_path: Path) -> None:
+def test_the_error_names_the_line_of_the_module(tmp_path: Path) -> None:
     lines, start = inspect.getsourcelines(OneRaises.critique)
     with pytest.raises(UserError, match=rf"{__name__}, line {start + len(lines) - 1}: "):
         get_judgements(OneRaises(), [EXAMPLE], ["So."])
 
 
-def test_what_it_declares_besides_is_there(tmp_path: Path) -> None:
+def test_other_attributes_are_kept(tmp_path: Path) -> None:
     assert task().settings.name == f"{__name__}:BadTask" and not hasattr(task(), "environment")
 
 

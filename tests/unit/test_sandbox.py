@@ -27,7 +27,7 @@ SECONDS = 60.0  # mbpp-123 takes ten on a busy machine
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
 
 
-def test_a_machine_without_protection_is_one_line_with_the_option_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_protection_is_one_line_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_PROBED", {})
     monkeypatch.setattr(launch.landlock, "abi", lambda: 0)
     with Runner() as runner, pytest.raises(UserError, match=r"bubblewrap.*Landlock.*--sandbox.tier none") as raised:
@@ -35,7 +35,7 @@ def test_a_machine_without_protection_is_one_line_with_the_option_in_it(monkeypa
     assert "\n" not in str(raised.value)
 
 
-def test_its_settings_are_a_section_of_ours() -> None:
+def test_sandbox_settings_are_a_section() -> None:
     demo = find_config("demo")
     sandbox = load_config(demo, ["--sandbox.tier=none", "--sandbox.seconds=3"]).sandbox
     assert isinstance(sandbox, SandboxSettings) and (sandbox.tier, sandbox.seconds) == ("none", 3.0)
@@ -44,9 +44,7 @@ def test_its_settings_are_a_section_of_ours() -> None:
 
 
 @pytest.mark.parametrize(("cores", "programs"), [(1, 1), (3, 3), (64, MOST_PROGRAMS)])
-def test_a_run_judges_a_program_on_each_core_but_not_any_number(
-    cores: int, programs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parallel_programs_are_limited_by_cores(cores: int, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(critics, "count_cores", lambda: cores)
     with make_runner(SandboxSettings()) as runner:
         assert runner.workers == programs
@@ -69,7 +67,7 @@ def ilf_tests(row: dict[str, Any]) -> str:
 
 
 @needs_shared
-def test_human_repairs_pass_and_what_they_repair_does_not(runner: Runner) -> None:
+def test_human_repairs_pass_and_the_originals_fail(runner: Runner) -> None:
     rows = ilf_rows()
     fixed = runner.run_all([(row["unedited_annotator_completion"], ilf_tests(row)) for row in rows])
     assert Counter(verdict.outcome for verdict in fixed) == {"passed": 195}
@@ -84,4 +82,4 @@ def test_waiting_for_a_program_ends_at_a_signal() -> None:
         jobs = [(f"while True:\n    {n}\n", "def test():\n    pass\n") for n in range(30)]
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
         runner.run_all(jobs)
-    assert len(runner._known) < len(jobs) / 2
+    assert len(runner._verdicts) < len(jobs) / 2

@@ -15,7 +15,7 @@ def ask(number: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_the_next_boundary_obeys_the_first_signal_and_the_process_ends_as_it_wants() -> None:
+def test_the_first_signal_stops_at_the_next_boundary() -> None:
     passed = []
     with pytest.raises(SystemExit) as left, StopRequest():
         stop_here()
@@ -33,7 +33,7 @@ def test_a_signal_after_the_last_boundary_is_not_lost() -> None:
         ask(signal.SIGINT)
 
 
-def test_the_second_signal_waits_for_no_boundary() -> None:
+def test_the_second_signal_stops_at_once() -> None:
     with pytest.raises(SystemExit), StopRequest(), no_stop():
         ask()
         with pytest.raises(KeyboardInterrupt):
@@ -41,7 +41,7 @@ def test_the_second_signal_waits_for_no_boundary() -> None:
         stop_here()
 
 
-def test_what_is_held_is_finished_first() -> None:
+def test_work_without_stops_is_finished_first() -> None:
     assert not issubclass(Stopped, Exception)  # no handler of failures catches it
     with pytest.raises(SystemExit), StopRequest() as request:
         with no_stop():
@@ -63,7 +63,7 @@ def test_an_inner_request_leaves_the_decision_to_the_outer_one() -> None:
         stop_here()
 
 
-def test_a_boundary_in_a_thread_obeys_too_and_a_request_there_changes_nothing() -> None:
+def test_boundaries_in_threads_stop_but_requests_there_do_nothing() -> None:
     found: list[BaseException] = []
 
     def work() -> None:
@@ -81,7 +81,7 @@ def test_a_boundary_in_a_thread_obeys_too_and_a_request_there_changes_nothing() 
     assert len(found) == 1
 
 
-def test_handlers_are_put_back_and_ignored_signals_stay_ignored() -> None:
+def test_handlers_are_restored_and_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with StopRequest():

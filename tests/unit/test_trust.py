@@ -37,7 +37,7 @@ def read(run: Path, *words: str, trust: bool = False) -> Config:
 
 
 @pytest.mark.parametrize(("key", "value"), HARMFUL.items())
-def test_what_a_stranger_named_needs_consent(key: str, value: str, tmp_path: Path) -> None:
+def test_foreign_names_need_consent(key: str, value: str, tmp_path: Path) -> None:
     config = configured(tmp_path, key, value)
     (tmp_path / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     with pytest.raises(UserError) as refused:
@@ -48,7 +48,7 @@ def test_what_a_stranger_named_needs_consent(key: str, value: str, tmp_path: Pat
     assert read(tmp_path) == config, "what this user wrote needs none"
 
 
-def test_a_section_on_the_command_line_is_the_users(tmp_path: Path) -> None:
+def test_a_section_on_the_command_line_is_trusted(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         dump_config(configured(tmp_path, "task.name", "my:Task")), encoding="utf-8"
     )
@@ -57,7 +57,7 @@ def test_a_section_on_the_command_line_is_the_users(tmp_path: Path) -> None:
         read(tmp_path, "--task.data", "x")
 
 
-def test_a_signature_is_of_one_text_and_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_covers_one_text_and_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, value = "critic.kind", "my:Critic"
     text = sign(dump_config(configured(tmp_path, key, value)))
     assert text.count(SIGNED) == 1
@@ -76,7 +76,7 @@ def test_a_signature_is_of_one_text_and_one_user(tmp_path: Path, monkeypatch: py
     assert SIGNED not in sign("a: 1\n"), "where no key can be kept nothing is signed, and a run can be written"
 
 
-def test_the_key_is_for_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_user_can_read_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     sign("")
     assert [file.stat().st_mode & 0o077 for file in user_state().iterdir()] == [0]
@@ -93,7 +93,7 @@ def test_presets_need_no_consent(name: str, tmp_path: Path) -> None:
     "command",
     ["sample hello --critique", "try", "evaluate --answers a.jsonl", "evaluate --task qa", "merge sft --out out"],
 )
-def test_no_command_imports_a_strangers_module(
+def test_no_command_imports_a_foreign_module(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "stranger.py").write_text('open("imported", "w").close()\n', encoding="utf-8")

@@ -68,7 +68,7 @@ def test_units_and_pieces_are_all_of_a_text_but_its_white_space(text: str) -> No
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=60), st.booleans())
-def test_of_ascii_text_the_words_are_those_of_the_published_rouge(text: str, stemmer: bool) -> None:
+def test_words_of_ascii_text_equal_the_published_rouge(text: str, stemmer: bool) -> None:
     assert RougeWords(stemmer).tokenize(text) == DefaultTokenizer(stemmer).tokenize(text)
 
 
@@ -106,7 +106,7 @@ def test_an_answer_is_right_where_it_equals_its_reference_and_poor_where_it_diff
     assert found.omissions or said is SAID["Katakana"]
 
 
-def test_a_character_may_stand_twice_in_a_row() -> None:
+def test_a_character_may_be_repeated() -> None:
     assert [span.label for span in critique("妈妈谢谢你", "妈妈谢谢你").spans] == [1]
     assert critique("谢谢谢谢谢谢谢谢你", "谢谢你").spans[-1].label == 1
     assert any(span.label < 0 for span in critique("谢谢谢谢谢谢谢谢你", "谢谢你").spans)
@@ -116,7 +116,7 @@ def test_a_character_may_stand_twice_in_a_row() -> None:
 
 
 @CASES
-def test_equal_texts_never_score_zero_without_a_figure_that_says_one(said: Words) -> None:
+def test_equal_texts_score_one_in_some_measure(said: Words) -> None:
     right, near = rouge([said[0]], [said[0]]), rouge([said[1]], [said[0]])
     assert right["rouge_l_unicode"] == right["rouge1_unicode"] == 1.0
     assert 0 < near["rouge_l_unicode"] < 1
@@ -125,7 +125,7 @@ def test_equal_texts_never_score_zero_without_a_figure_that_says_one(said: Words
     assert figures.get("bleu_unicode", figures["bleu"]) == pytest.approx(float(whole))
 
 
-def test_the_published_rouge_stays_as_it_is() -> None:
+def test_the_published_rouge_is_unchanged() -> None:
     assert rouge(["Größe Übung"], ["Gr e bung"]) == {
         **dict.fromkeys(("rouge1", "rouge2", "rouge_l"), 1.0),
         **dict.fromkeys(("rouge1_unicode", "rouge2_unicode", "rouge_l_unicode"), 0.0),
@@ -163,7 +163,7 @@ def test_a_correction_is_poor_where_it_differs(said: Words) -> None:
 
 
 @pytest.mark.parametrize("language", ["Chinese", "Japanese", "Thai", "German"])
-def test_answers_of_every_script_can_be_spoiled(language: str) -> None:
+def test_answers_in_every_script_can_be_corrupted(language: str) -> None:
     text = SAID[language][0]
     turns = (Message(role="user", content="?"),)
     record = Feedback(id="a", prompt=turns, response=text, source=Source(kind="human"))

@@ -88,10 +88,10 @@ class ScriptedChat:
         Raises:
             IndexError: the script has no more answers.
         """
-        return [self._next(conversation) for conversation in conversations]
-
-    def _next(self, conversation: Conversation) -> Answer:
-        self.asked.append(list(conversation))
-        scripted = self._answers
-        answer = scripted(conversation) if callable(scripted) else scripted[len(self.asked) - 1]
-        return Completion(text=answer) if isinstance(answer, str) else answer
+        answers: list[Answer] = []
+        for conversation in conversations:
+            script, index = self._answers, len(self.asked)
+            self.asked.append(list(conversation))
+            answer = script(conversation) if callable(script) else script[index]
+            answers.append(Completion(text=answer) if isinstance(answer, str) else answer)
+        return answers

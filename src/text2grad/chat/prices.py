@@ -49,14 +49,13 @@ def read_prices(file: Path | None) -> dict[str, Price]:
         raise UserError(f"cannot read the prices {path}: {reason}", "check critic.prompted.prices") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
-    return {str(model): _read_price(path, str(model), entry) for model, entry in content.items()}
-
-
-def _read_price(path: Path, model: str, entry: Any) -> Price:
-    try:
-        return Price.model_validate(entry)
-    except ValidationError as error:
-        raise UserError(f"{path}: {model}: {first_error(error)}", "write {input: 2.5, output: 10}") from error
+    prices = {}
+    for model, entry in content.items():
+        try:
+            prices[str(model)] = Price.model_validate(entry)
+        except ValidationError as error:
+            raise UserError(f"{path}: {model}: {first_error(error)}", "write {input: 2.5, output: 10}") from error
+    return prices
 
 
 def max_tokens_of(texts: Sequence[str], max_tokens: int) -> dict[str, float]:

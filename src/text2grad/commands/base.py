@@ -55,7 +55,7 @@ class Work(NamedTuple):
 class Stage:
     """A command; shared options are keyword-only fields, so that the help lists them last."""
 
-    as_json: bool = option("--json", "Print the summary as one JSON object, the last line of stdout.", False)
+    as_json: bool = option("--json", "Print the summary as a JSON object on the last line of stdout.", False)
 
     def work(self) -> Work:
         """Check the options and return the work.

@@ -30,7 +30,7 @@ READ_KINDS = (
     "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, langsmith, langfuse, phoenix, slf5k, "
     "ultrafeedback, or module:NAME."
 )
-WRITTEN_KINDS = "csv, or preference (TRL)."
+WRITTEN_KINDS = "The format to write: csv or preference (for TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "The file to write. [default: <run.folder>/feedback.jsonl]")
 MAP = ("--map OURS=YOURS", "Names of your columns, such as response=answer,critique=comment.")
@@ -60,7 +60,7 @@ class Import(Stage, ConfiguredCommand):
     """
 
     source: Path = argument("SOURCE", "The file with the feedback: a table, a workbook or JSON.")
-    kind: str = option("--kind KIND", READ_KINDS, "auto")
+    kind: str = option("--kind KIND", f"The format of the file: {READ_KINDS}", "auto")
     names: list[str] = option(*MAP, UNSET)
     scales: list[str] = option(*SCALE, UNSET)
     no_prompt: bool = option("--no-prompt", "Accept records without a prompt.", False)

@@ -15,8 +15,10 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class CourseSettings(Settings):
-    """The learning-rate schedule of a run and its weight decay."""
+    """The learning-rate schedule and weight decay of a run."""
 
-    schedule: Schedule = Field(default="linear", description="of the learning rate, in all training but PPO")
-    warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
-    weight_decay: float = Field(default=0.0, ge=0)
+    schedule: Schedule = Field(default="linear", description="schedule of the learning rate, except in PPO")
+    warmup: float = Field(
+        default=0.03, ge=0, lt=1, description="share of the steps in which the learning rate rises to its peak"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay")

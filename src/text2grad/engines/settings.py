@@ -1,5 +1,4 @@
-"""Which engine trains, and what is passed on to it. Plain settings; importing this module imports
-no torch."""
+"""Settings of the training engines and the options passed to them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ class VerlSettings(Settings):
 
     python: Path | None = Field(
         default=None,
-        description="Python of the environment that has verl; null: this one",
+        description="Python interpreter of the environment with verl; null: the current one",
         json_schema_extra=MAY_CHANGE,
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="verl's own configuration keys, over those that are written for it",
+        description="configuration keys of verl that override the generated ones",
         json_schema_extra=MAY_CHANGE,
     )
 
@@ -32,7 +31,9 @@ class EngineSettings(Settings):
     """The trainer that runs the recipe (docs/engines.md)."""
 
     name: EngineName = Field(
-        default="local", description="local: one process, exact; trl: one machine; verl: a cluster"
+        default="local",
+        description="trainer that runs the recipe; local: one process, exactly reproducible; trl: one machine;"
+        " verl: a cluster",
     )
     trl: dict[str, Any] = Field(
         default_factory=dict,

@@ -50,12 +50,12 @@ def test_answers_come_in_the_order_of_the_questions_and_a_failure_in_its_place(
     assert server.keys == {f"Bearer {KEY}"}
 
 
-def test_nobody_listens() -> None:
+def test_an_unreachable_server_is_one_line() -> None:
     with chat_at("http://127.0.0.1:9/v1") as chat, pytest.raises(UserError, match=r"127\.0\.0\.1:9"):
         chat.complete([asked("hello")])
 
 
-def test_scripted_chat_plays_back_and_remembers() -> None:
+def test_scripted_chat_replays_and_records() -> None:
     failure = Failure(kind="refused", message="no")
     chat = ScriptedChat(["yes", failure])
     assert chat.complete([asked("a"), asked("b")]) == [Completion(text="yes"), failure]

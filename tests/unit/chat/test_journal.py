@@ -24,7 +24,7 @@ LINE = {
 }
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_a_reopened_journal_has_everything_written(tmp_path: Path) -> None:
     place = tmp_path / "journal"
     with Journal.open(place) as journal:
         journal.answer("a", LINE)
@@ -44,7 +44,7 @@ def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> No
     assert place.stat().st_mode & 0o077 == 0
 
 
-def test_a_torn_tail_is_cut_wherever_it_was_torn(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_cut_at_any_byte(tmp_path: Path) -> None:
     place = tmp_path / "journal"
     with Journal.open(place) as journal:
         for name in "abc":
@@ -86,7 +86,7 @@ def test_one_writer(tmp_path: Path) -> None:
     Journal.open(place).close()
 
 
-def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
+def test_concurrent_writes_keep_lines_intact(tmp_path: Path) -> None:
     place = tmp_path / "journal"
     with Journal.open(place) as journal:
 
@@ -121,7 +121,7 @@ def full(handle: int, data: bytes) -> int:
 
 
 @pytest.mark.parametrize("write", [short(1), short(40), full], ids=["one", "forty", "none"])
-def test_a_short_write_is_taken_back_and_nothing_is_written_after_it(
+def test_a_short_write_is_undone_and_is_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
 ) -> None:
     place = tmp_path / "journal"
@@ -174,7 +174,7 @@ POISON: dict[str, str] = {
 
 
 @pytest.mark.parametrize("name", POISON)
-def test_what_a_server_wrote_never_makes_a_journal_unreadable(tmp_path: Path, name: str) -> None:
+def test_no_answer_makes_a_journal_unreadable(tmp_path: Path, name: str) -> None:
     place = tmp_path / "journal"
     with Journal.open(place) as journal:
         journal.answer("a", LINE)
@@ -190,7 +190,7 @@ def test_what_a_server_wrote_never_makes_a_journal_unreadable(tmp_path: Path, na
                 assert line.get("usd") is None and line.get("kind", "invalid") == "invalid"
 
 
-def test_an_amount_is_a_finite_number_from_0_on() -> None:
+def test_an_amount_is_finite_and_not_negative() -> None:
     for value in (float("nan"), float("inf"), -1, -0.5, 10**400, True, "3", None, [1]):
         assert amount(value) is None
     assert (amount(3), amount(0.0), amount(2.5)) == (3.0, 0.0, 2.5)

@@ -54,7 +54,7 @@ def ask(server: Signalling, journal: Path) -> tuple[list[str], dict[str, float |
         return texts, chat.tally(())
 
 
-def test_an_answer_on_its_way_is_kept_and_nothing_is_asked_twice(
+def test_open_answers_are_kept_and_not_asked_again(
     server: Signalling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(OpenAIChat, "_stop", released(server, OpenAIChat._stop))
@@ -77,9 +77,7 @@ def released(server: Signalling, stop: Any) -> Any:
     return heard
 
 
-def test_an_answer_that_takes_too_long_is_given_up_and_counted_at_its_dearest(
-    server: Signalling, tmp_path: Path
-) -> None:
+def test_a_slow_answer_is_abandoned_and_counted_at_its_maximum_price(server: Signalling, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), StopRequest(patience=0.3):
         with pytest.raises(Stopped):
             ask(server, tmp_path / "journal")

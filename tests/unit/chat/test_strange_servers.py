@@ -60,7 +60,7 @@ def chunk(text: str = "", finish: str | None = None, **more: Any) -> str:
     ],
     ids=["chunks", "another content type and no [DONE]", "one event", "empty lines that keep alive"],
 )
-def test_an_answer_is_read_in_whatever_form_it_comes(asked: Ask, reply: Reply) -> None:
+def test_answers_are_parsed_in_every_format(asked: Ask, reply: Reply) -> None:
     outcome = asked(reply)
     assert isinstance(outcome, Answered) and outcome.text == "done" and not outcome.truncated
 
@@ -84,12 +84,12 @@ def test_an_answer_is_read_in_whatever_form_it_comes(asked: Ask, reply: Reply) -
         "no such character set",
     ],
 )
-def test_half_an_answer_is_none(asked: Ask, reply: Reply, kind: str) -> None:
+def test_an_incomplete_answer_is_a_problem(asked: Ask, reply: Reply, kind: str) -> None:
     outcome = asked(reply)
     assert isinstance(outcome, Problem) and outcome.kind == kind and outcome.may_cost
 
 
-def test_the_character_set_that_a_server_declares_is_the_one_that_is_read(asked: Ask) -> None:
+def test_the_declared_character_set_is_used(asked: Ask) -> None:
     outcome = asked((200, {"content-type": "application/json; charset=ISO-8859-1"}, CAFE.encode("latin-1")))
     assert isinstance(outcome, Answered) and outcome.text == "café"
 
@@ -98,7 +98,7 @@ def test_the_character_set_that_a_server_declares_is_the_one_that_is_read(asked:
     ("finish", "truncated", "refused"),
     [("MAX_TOKENS", True, False), ("SAFETY", False, True), ("Length", True, False), ("STOP", False, False)],
 )
-def test_the_reason_to_end_is_known_by_the_names_of_other_vendors(
+def test_finish_reasons_of_other_vendors_are_recognised(
     asked: Ask, finish: str, truncated: bool, refused: bool
 ) -> None:
     outcome = asked(said("done", finish))
@@ -136,13 +136,13 @@ def test_a_missing_path_is_not_a_missing_model(asked: Ask, reply: Reply, setting
     assert isinstance(outcome, Problem) and outcome.kind == "fatal" and setting in outcome.cure.split(" and ")[0]
 
 
-def test_the_whole_path_of_a_request_is_no_base_url() -> None:
+def test_the_path_of_a_request_is_not_a_base_url() -> None:
     with pytest.raises(UserError) as caught:
         Endpoint("http://localhost:8000/v1/chat/completions")
     assert "http://localhost:8000/v1" in str(caught.value) + str(caught.value.cure)
 
 
-def test_a_dead_proxy_is_named_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     problem = ask("http://judge.example/v1")

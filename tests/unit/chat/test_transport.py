@@ -145,7 +145,7 @@ def endless() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_an_answer_without_end_has_one_in_time_and_in_size(
+def test_endless_answers_are_limited_in_time_and_size(
     endless: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, piece = ENDLESS[name]
@@ -166,7 +166,7 @@ def test_every_answer_of_a_connection_has_its_own_limits(monkeypatch: pytest.Mon
                 time.sleep(0.3)
 
 
-def test_a_kept_connection_that_the_server_has_closed_costs_no_answer() -> None:
+def test_a_closed_keepalive_connection_costs_no_answer() -> None:
     """It closes after each answer without a word."""
     listener = socket.create_server(("127.0.0.1", 0))
     requests: list[bytes] = []
@@ -209,7 +209,7 @@ def test_the_key_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.keys == {""} and proxy.paths == {path} and proxy.keys == {"Bearer azure-secret"}
 
 
-def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_proxy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for proxy in ("socks5://me:secret@127.0.0.1:1", "ftp://x:1", "http://[::1"):
         monkeypatch.setenv("http_proxy", proxy)
         with pytest.raises(UserError, match="http_proxy") as caught:
@@ -238,14 +238,14 @@ def test_the_key_is_redacted_however_it_is_escaped() -> None:
     assert redact("sk-secret, key") == "sk-secret, key"
 
 
-def test_what_opens_no_account_is_no_secret_and_nothing_takes_long() -> None:
+def test_short_keys_are_not_redacted_and_redaction_is_fast() -> None:
     assert redactor("EMPTY")("EMPTY") == "EMPTY" and redactor("")("") == ""
     redact = redactor("sk-secret/key")
     for text in ("\\" * 300_000, "sk-secret/ke" * 30_000 + "\\", "&#0" * 100_000, "%73" * 100_000):
         assert redact(text) == text
 
 
-def test_a_url_is_http_and_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_is_http_without_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     assert "sk-secret" not in repr(Endpoint("http://localhost:1/v1"))
     hosts = ("http://höst/v1", "ftp://x", "http://[::1", "http://host:99999/v1", "http://host:port/v1")
