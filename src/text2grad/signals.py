@@ -75,7 +75,7 @@ class StopRequest:
         if self.signal:
             exit_for_signal(number)
         self.signal, self._received_at = number, time.monotonic()
-        os.write(2, b"stopping at the next safe point; press Ctrl-C again to stop at once\n")
+        os.write(2, b"stopping at the next safe point; a second signal stops at once\n")
 
     @property
     def is_pending(self) -> bool:

@@ -126,4 +126,4 @@ def test_equal_responses_to_one_example_are_judged_once(runner: Runner, monkeypa
 def test_equal_jobs_run_once() -> None:
     with Runner() as counting:
         assert counting.run_all([(RIGHT, TESTS)] * 2) == [counting.run(RIGHT, TESTS)] * 2
-        assert len(counting._known) == 1
+        assert len(counting._verdicts) == 1

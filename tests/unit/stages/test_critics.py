@@ -220,7 +220,7 @@ def test_a_task_is_judged_by_the_gate_once_in_a_run(
             good, weak = critic.critique(tasks, [said, said])
         assert isinstance(good, Critique) and good.score == 1.0
         assert isinstance(weak, Failure) and "weak_tests" in weak.message
-        assert not any(job.lenient for job in runner._known)  # no stub was run
+        assert not any(job.lenient for job in runner._verdicts)  # no stub was run
         patient = load_config(find_config("demo"), [*given, "--sandbox.seconds", "7"])
         assert CriticFactory(patient, "program", runner).admitted(tasks) == tasks[:1]
     assert len(json.loads((run / "gates.json").read_text(encoding="utf-8"))) == 4
