@@ -23,14 +23,13 @@ from text2grad.data.spreadsheets.tables import as_cell
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import (
     Feedback,
-    Label,
     Message,
     Preference,
     Transcript,
     conversation_of,
     response_key,
 )
-from text2grad.feedback.quotes import Quote, to_quotes
+from text2grad.feedback.quotes import to_quotes
 from text2grad.json_text import to_json
 from text2grad.jsonl import whole_file
 
@@ -76,8 +75,10 @@ def _candidate_rows(record: Feedback) -> Iterator[Row]:
     spans = [span.model_dump(exclude_defaults=True) for span in record.spans]
     yield row
     if isinstance(record.response, Transcript):
-        quotes = zip(record.spans, to_quotes(record.spans, record.response), strict=True)
-        entries = [_span_entry(quote, span.label) for span, quote in quotes]
+        entries = []
+        for span, quote in zip(record.spans, to_quotes(record.spans, record.response), strict=True):
+            optional = drop_empty(turn=quote.turn, occurrence=quote.occurrence, reason=quote.reason)
+            entries.append({"text": quote.text, "label": LABELS.get(span.label, ""), **optional})
         yield {**row, "spans": to_json(entries) if entries else NO_SPANS}
         return
     yield {**row, **{name: "\n".join(texts) for name, texts in by_label.items()}}
@@ -87,12 +88,6 @@ def _candidate_rows(record: Feedback) -> Iterator[Row]:
     yield {**exact, "critique": LITERAL_PREFIX + record.critique}
 
 
-def _span_entry(quote: Quote, label: Label) -> Row:
-    """Return a quote as an entry of the column `spans`."""
-    optional = drop_empty(turn=quote.turn, occurrence=quote.occurrence, reason=quote.reason)
-    return {"text": quote.text, "label": LABELS.get(label, ""), **optional}
-
-
 def _is_read_back(row: Row, record: Feedback) -> bool:
     try:
         opinion = read_row(row, DECLARED.score(row["score"]))
@@ -100,11 +95,11 @@ def _is_read_back(row: Row, record: Feedback) -> bool:
         return False
     if opinion.losses or opinion.skipped:
         return False
-    read = build_record(TABLE, opinion, Scales({}), {})
-    if any(getattr(read, name) != getattr(record, name) for name in _COMPARED):
+    parsed = build_record(TABLE, opinion, Scales({}), {})
+    if any(getattr(parsed, name) != getattr(record, name) for name in _COMPARED):
         return False
-    invented = read.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
-    return not invented and all(_text(read, name) == _text(record, name) for name in ("corrected", "annotator"))
+    invented = parsed.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
+    return not invented and all(_text(parsed, name) == _text(record, name) for name in ("corrected", "annotator"))
 
 
 def _text(record: Feedback, name: str) -> str:

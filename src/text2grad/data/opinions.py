@@ -45,7 +45,6 @@ class Names:
         scales: the scales of questions.
         options: the possible answers of questions.
         free_text: questions that are answered in words.
-        source: the file that declares `texts`, `scales` and `options`.
         companion: the content of a second file, such as the texts of questions by key.
         context_characters: the length to which the policy's task cuts a prompt.
         write: writes a turn with tool calls as the policy would.
@@ -57,7 +56,6 @@ class Names:
     scales: Mapping[str, Scale] = field(default_factory=dict)
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     free_text: frozenset[str] = frozenset()
-    source: str = ""
     companion: Mapping[Any, Any] = field(default_factory=dict)
     context_characters: int | None = None
     write: TurnWriter = default_turn_text
@@ -186,9 +184,12 @@ class Opinion:
         single = value[0] if isinstance(value, list) and len(value) == 1 else value
         if value is None or value == "" or value == []:
             return
+        # A choice or a rating: a verdict, one word, or figures (`4/5`).
+        word = str(value).strip()
+        is_label = score_word(word) is not None or _LABEL.fullmatch(word)
         if isinstance(value, str) and names.is_corrected(question):
             self.corrected = value
-        elif isinstance(value, str) and (names.is_comment(question) or not _is_label(value)):
+        elif isinstance(value, str) and (names.is_comment(question) or not is_label):
             self.comments.append(value)
         elif isinstance(single, str | int | float) or (
             isinstance(single, list) and all(isinstance(word, str) for word in single)
@@ -201,12 +202,6 @@ class Opinion:
 def skipped_opinion(id: str, reason: str) -> Opinion:
     """Return an entry of a file that is not an opinion."""
     return Opinion(id, skipped=reason)
-
-
-def _is_label(value: str) -> bool:
-    """True if a text is a choice or a rating: a verdict, one word, or figures (`4/5`)."""
-    word = value.strip()
-    return score_word(word) is not None or bool(_LABEL.fullmatch(word))
 
 
 @dataclass(frozen=True)

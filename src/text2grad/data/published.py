@@ -91,11 +91,11 @@ def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, 
     rows = load_rows(data, limit, split)
     shape = next((shape for shape in shapes if shape.keys <= rows[0].keys()), None)
     if shape is None:
-        known = "; ".join(f"{shape.name}: {', '.join(sorted(shape.keys))}" for shape in shapes)
+        listed = "; ".join(f"{shape.name}: {', '.join(sorted(shape.keys))}" for shape in shapes)
         keys = ", ".join(sorted(rows[0]))
-        raise UserError(f"{data}: unknown shape with keys {keys}", f"known shapes: {known}")
-    read = shape.example
-    examples = list(convert_rows(rows, data, shape.keys, lambda *row: [read(*row)], f"row of {shape.name}"))
+        raise UserError(f"{data}: unknown shape with keys {keys}", f"known shapes: {listed}")
+    convert = shape.example
+    examples = list(convert_rows(rows, data, shape.keys, lambda *row: [convert(*row)], f"row of {shape.name}"))
     refuse_shared_ids(examples, data)
     by_id: dict[str, Example] = {}
     for example in examples:

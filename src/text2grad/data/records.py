@@ -60,12 +60,10 @@ DATA_SETS = published.IMPORTERS
 IMPORTERS: Sequence[Importer] = (*DATA_SETS, *TOOL_IMPORTERS)
 """In the order in which they are tried."""
 REMARKS = ("csv", "remarks")
-KINDS = ("auto", "feedback", *dict.fromkeys(importer.name for importer in IMPORTERS), *REMARKS)
+KINDS = ("auto", "feedback", *(importer.name for importer in IMPORTERS), *REMARKS)
 MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
 """The fields and labels (good, poor) that `--map` may name in the files of tools."""
 NO_PROMPT = "if nobody knows what was asked: --no-prompt"
-DECLARED = ("texts", "scales", "options", "free_text", "source", "companion")
-"""Fields of `Names` that a file declares."""
 
 
 class ImportReport(Record):
@@ -167,7 +165,7 @@ def import_feedback(
     if not rows and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
-    importer = _detect_kind(rows, path, bool(names)) if kind == "auto" else _importer_of_kind(kind, rows)
+    importer = _detect_kind(rows, path, bool(names)) if kind == "auto" else _importer_of_kind(kind)
     if importer in REMARKS:
         options = replace(options, mapped=parse_map(names))
         return _import_remarks(path, str(importer), rows, options, given_scales, skip)
@@ -225,7 +223,13 @@ def _import_rows(
         declared = importer.names(path, [row for _, row in rows])
     except (AttributeError, KeyError, TypeError, ValueError):  # a malformed row is named when it is read
         declared = Names()
-    names = replace(options, **{field: getattr(declared, field) for field in DECLARED})
+    names = replace(
+        declared,
+        mapped=options.mapped,
+        context_characters=options.context_characters,
+        write=options.write,
+        no_prompt=options.no_prompt,
+    )
     opinions = read_opinions(importer, path, rows, names)
     used = [opinion for opinion in opinions if not opinion.skipped]
     values: dict[str, list[object]] = {}
@@ -343,7 +347,13 @@ def build_records(
             first = first_opinions.setdefault(record_json(record), opinion)
             if first is opinion:
                 records.append(record)
-                bad += [(opinion.location, problem) for problem in _id_problems(record, opinion.location, subjects)]
+                subject = id_subject(record)
+                other, location = subjects.setdefault(record.id, (subject, opinion.location))
+                id = repr(record.id[:60])
+                if escapes_folder(record.id):
+                    bad.append((opinion.location, f"the id {id} leads out of its folder"))
+                if subject != other:
+                    bad.append((opinion.location, f"the id {id} is that of another text in {location}"))
                 losses += [] if lines else _lost_marks(record)
             elif first.losses == lines:
                 lines = [f"the same remark as in {first.location}: left out"]
@@ -371,15 +381,6 @@ def build_record(importer: Importer, opinion: Opinion, scales: Scales, labels: M
             omissions=tuple(opinion.omissions),
         )
     return build_human_record(opinion.id, opinion.prompt, opinion.response, judgement, meta, opinion.source)
-
-
-def _id_problems(record: Feedback, location: str, subjects: dict[str, tuple[object, str]]) -> Iterator[str]:
-    """Yield the problems of a record's id; `subjects` maps ids to their texts and locations."""
-    subject, first_location = subjects.setdefault(record.id, (id_subject(record), location))
-    if escapes_folder(record.id):
-        yield f"the id {record.id[:60]!r} leads out of its folder"
-    if subject != id_subject(record):
-        yield f"the id {record.id[:60]!r} is that of another text in {first_location}"
 
 
 def _lost_marks(record: Feedback) -> list[str]:
@@ -460,17 +461,14 @@ def has_known_format(row: Row) -> bool:
     return row.keys() >= RECORD_KEYS or any(importer.recognises(row) for importer in IMPORTERS)
 
 
-def _importer_of_kind(kind: str, rows: Sequence[LocatedRow]) -> Importer | str:
-    """Return the importer of a kind; of several with one name, the one that recognises a row."""
+def _importer_of_kind(kind: str) -> Importer | str:
     if is_import_path(kind):
-        own = load_named("importer", kind, kinds=(object,))
-        if not isinstance(own, Importer):
+        importer = load_named("importer", kind, kinds=(object,))
+        if not isinstance(importer, Importer):
             cure = "write NAME = Importer(...) there: text2grad.data.opinions"
-            raise UserError(f"--kind {kind}: it is {type(own).__name__}, and no Importer", cure)
-        return own
-    named = [importer for importer in IMPORTERS if importer.name == kind]
-    fitting = (importer for importer in named if any(importer.recognises(row) for _, row in rows))
-    return next(fitting, named[0]) if named else kind
+            raise UserError(f"--kind {kind}: it is {type(importer).__name__}, and no Importer", cure)
+        return importer
+    return next((importer for importer in IMPORTERS if importer.name == kind), kind)
 
 
 def _detect_kind(rows: Sequence[LocatedRow], path: Path, is_mapped: bool) -> Importer | str:
@@ -585,8 +583,8 @@ def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = ""
     try:
         count, others = write_jsonl(fresh, remember(records)), 0
         if count or target.is_file():
-            both = chain(other_feedback(target, replaces, identities), read_jsonl(fresh, Feedback))
-            others = write_jsonl(target, both) - count
+            combined = chain(other_feedback(target, replaces, identities), read_jsonl(fresh, Feedback))
+            others = write_jsonl(target, combined) - count
         return count, others
     finally:
         fresh.unlink(missing_ok=True)

@@ -335,7 +335,10 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
         loss = f"nothing is said of the response: fill in {', '.join(columns)} or {last}"
         return Opinion("", skipped="an empty row", losses=[loss] if any(map(is_filled, row.values())) else [])
     spans = _read_spans(row)
-    marks = [_mark(span) for span in spans if _has_offsets(span)]
+    marks = []
+    for span in filter(_has_offsets, spans):
+        weight = 1.0 if span.get("weight") is None else span["weight"]
+        marks.append(Mark.parse({**span, "label": _label_name(span)})._replace(weight=weight))
     is_exact = row.get("spans") == NO_SPANS or 0 < len(marks) == len(spans)
     exchange = read_exchange(row, write, literal=is_exact)
     prompt, text = as_turns(exchange.prompt), exchange.response or ""
@@ -348,21 +351,21 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     has_brackets = any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes)
     # A response with offsets, a turn, or quoted brackets is literal text.
     is_literal = is_exact or exchange.is_turn or marks or has_brackets
-    marked = MarkedText(text) if is_literal else read_markup(text)
-    opinion = Opinion("", marked.text, prompt, _cell(row, "annotator"), score=score, omissions=marked.omissions)
+    parsed = MarkedText(text) if is_literal else read_markup(text)
+    opinion = Opinion("", parsed.text, prompt, _cell(row, "annotator"), score=score, omissions=parsed.omissions)
     opinion.prompt_key = exchange.prompt_key
     opinion.unread = {
         name: value for name, value in exchange.extra.items() if name not in FIELDS and is_filled(value)
     }
     reasons = [line for label in LABELS for line in _add_quotes(opinion, quotes, label)]
     opinion.losses += map(_label_problem, unlabelled)
-    reasons += _add_marks(opinion, [*marks, *marked.marks])
+    reasons += _add_marks(opinion, [*marks, *parsed.marks])
     opinion.counts += QuoteCounts(no_polarity=len(unlabelled))
-    kept = "stays in the response as text; marks are written [-next week-]{why}"
-    opinion.losses += [f"{_short(doubt)} {kept}" for doubt in marked.doubts]
+    notice = "stays in the response as text; marks are written [-next week-]{why}"
+    opinion.losses += [f"{_short(doubt)} {notice}" for doubt in parsed.doubts]
     turns = () if is_exact else parse_turns(row.get("corrected"), "corrected")
-    opinion.corrected = turns[-1].content if turns else _cell(row, "corrected") or marked.corrected
-    is_marked = is_exact or quotes or unlabelled or marks or marked.marks
+    opinion.corrected = turns[-1].content if turns else _cell(row, "corrected") or parsed.corrected
+    is_marked = is_exact or quotes or unlabelled or marks or parsed.marks
     if opinion.corrected and not (is_marked or opinion.omissions):
         opinion.spans, opinion.omissions = diff_spans(opinion.response, opinion.corrected)
     critique = _cell(row, "critique")
@@ -449,11 +452,6 @@ def _has_offsets(span: Mapping[str, Any]) -> bool:
 
 def _label_name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
-
-
-def _mark(span: Mapping[str, Any]) -> Mark:
-    weight = span.get("weight")
-    return Mark.parse({**span, "label": _label_name(span)})._replace(weight=1.0 if weight is None else weight)
 
 
 def _quotes(

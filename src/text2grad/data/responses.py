@@ -59,16 +59,16 @@ class Item:
         """The comment of a person on the response, whose words are to be placed."""
         return human_feedback_on(self.example, self.response).strip()
 
-    def with_spans(self, judged: Feedback) -> Feedback:
-        """Return the judged record, or the original record with the spans of the judged one."""
+    def with_spans(self, new_record: Feedback) -> Feedback:
+        """Return `new_record`, or the original record with its spans."""
         if self.original is None:
-            return judged
-        if judged.error is not None:
+            return new_record
+        if new_record.error is not None:
             return self.original
-        details = {name: judged.meta[name] for name in JUDGEMENT_KEYS & judged.meta.keys()}
-        source = self.original.source.model_copy(update={"prompt_version": judged.source.prompt_version})
+        details = {name: new_record.meta[name] for name in JUDGEMENT_KEYS & new_record.meta.keys()}
+        source = self.original.source.model_copy(update={"prompt_version": new_record.source.prompt_version})
         meta = {**details, **self.original.meta}
-        update = {"spans": judged.spans, "source": source, "usage": judged.usage, "meta": meta}
+        update = {"spans": new_record.spans, "source": source, "usage": new_record.usage, "meta": meta}
         return self.original.model_copy(update=update)
 
 

@@ -207,14 +207,14 @@ class RatingReader:
         if not self.is_ambiguous and (share := parse_share(value)):
             part, maximum = share
             return round(2 * part / maximum - 1, 6) if maximum and 0 <= part <= maximum else None
-        words = value if isinstance(value, list) else [value]
-        scores = {score for word in words if (score := self._score_word(word)) is not None}
+        scores: set[float] = set()
+        for word in value if isinstance(value, list) else [value]:
+            score = score_word(word)
+            if score is None and isinstance(word, str):  # clear with the question: "down" of "thumbs"
+                score = score_word(f"{self.name} {word}")
+            if score is not None:
+                scores.add(score)
         return scores.pop() if len(scores) == 1 else None
-
-    def _score_word(self, word: object) -> float | None:
-        """Return the score of a word, with the question's name if need be: "down" of "thumbs"."""
-        score = score_word(word)
-        return score_word(f"{self.name} {word}") if score is None and isinstance(word, str) else score
 
     @property
     def loses(self) -> bool:

@@ -107,8 +107,15 @@ def _read_answer(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterat
     exchange = tool.exchange(row, names)
     annotator = find_text(with_meta, *tool.annotator) or _doccano_user(row, fallback_id)
     opinion = Opinion(id, exchange.response or "", exchange.prompt, annotator)
-    read = {*tool.reads, *tool.id, *tool.annotator, *tool.marks, *tool.comments, *sum(names.mapped.values(), ())}
-    opinion.unread, opinion.prompt_key = find_texts(exchange.extra, read), exchange.prompt_key
+    read_keys = {
+        *tool.reads,
+        *tool.id,
+        *tool.annotator,
+        *tool.marks,
+        *tool.comments,
+        *sum(names.mapped.values(), ()),
+    }
+    opinion.unread, opinion.prompt_key = find_texts(exchange.extra, read_keys), exchange.prompt_key
     for key in tool.marks:
         _add_marks(opinion, key, row.get(key), names)
     for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
@@ -207,19 +214,19 @@ def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
     Raises:
         ValueError: no text is the response.
     """
-    output, given = _decode_json(row[outputs]), _decode_json(row.get(inputs))
-    response: Any = [] if "response" in names.mapped else find_messages(output)
-    response = response or _only_text(output, names, "response")
+    answer, question = _decode_json(row[outputs]), _decode_json(row.get(inputs))
+    response: Any = [] if "response" in names.mapped else find_messages(answer)
+    response = response or _only_text(answer, names, "response")
     if not response:
-        key = next(iter(output or ()), "KEY") if isinstance(output, dict) else "KEY"
+        key = next(iter(answer or ()), "KEY") if isinstance(answer, dict) else "KEY"
         raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
-    prompt: Any = [] if "prompt" in names.mapped else find_messages(given)
-    inner = given if isinstance(given, dict) and not prompt else {}
+    prompt: Any = [] if "prompt" in names.mapped else find_messages(question)
+    inner = question if isinstance(question, dict) and not prompt else {}
     texts = {key: text for key, text in inner.items() if isinstance(text, str) and text}
     keys = [key for key in names.mapped.get("prompt", ("question", "input", "prompt")) if key in texts]
     if "prompt" not in names.mapped:
         keys = keys[:1] or list(texts) * (len(texts) == 1)
-    prompt = prompt or "\n\n".join(texts[key] for key in keys) or (given if isinstance(given, str) else "")
+    prompt = prompt or "\n\n".join(texts[key] for key in keys) or (question if isinstance(question, str) else "")
     exchange = read_exchange({"prompt": prompt, "response": response}, names.write)
     return replace(exchange, extra=find_texts(texts, keys), prompt_key=next(iter(keys), ""))
 
@@ -285,7 +292,7 @@ def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
     """Read the scale of a choice from its options, if they are numbers."""
     options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
     scale = scale_of_numbers(option.get("text") or option.get("id") for option in options)
-    return Names(scales={"choice": scale} if scale else {}, source=str(path))
+    return Names(scales={"choice": scale} if scale else {})
 
 
 # Langfuse: traces and observations of its API, its JSON download, and its tables as JSON or CSV (a
@@ -380,10 +387,6 @@ def _is_doccano(row: Row) -> bool:
     return has_text and has_labels and not row.keys() & {"response", "critique", "poor"}
 
 
-def _is_langsmith(row: Row) -> bool:
-    return isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list)
-
-
 def _is_langfuse(row: Row) -> bool:
     trace = row.get("trace")
     if isinstance(trace, dict) and isinstance(row.get("observations"), list):
@@ -392,14 +395,10 @@ def _is_langfuse(row: Row) -> bool:
     return {"input", "output"} <= row.keys() and (lists or len(row.keys() & _LANGFUSE_TABLE) > 5)
 
 
-def _is_phoenix(row: Row) -> bool:
-    return row.keys() >= {"attributes.input.value", "attributes.output.value"}
-
-
 TOOLS = (
     Tool(
         "langsmith",
-        _is_langsmith,
+        lambda row: isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list),
         partial(_within, "outputs", "inputs"),
         id=("id", "run_id"),
         answers=Answers("feedback", question="key", value=("score", "value")),
@@ -414,7 +413,7 @@ TOOLS = (
     ),
     Tool(
         "phoenix",
-        _is_phoenix,
+        lambda row: row.keys() >= {"attributes.input.value", "attributes.output.value"},
         partial(_within, "attributes.output.value", "attributes.input.value"),
         id=("context.span_id", "span_id", "id"),
         columns="annotation",
@@ -533,20 +532,16 @@ def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
     possible: dict[str, set[str]] = {}
     for row in map(_nested, rows):
         texts = {name: text for name, text in row["fields"].items() if isinstance(text, str)}
-        for question, mark in _argilla_marks(row):
-            fitting = {name for name, text in texts.items() if fits_text(mark, text)}
-            possible[question] = possible.get(question, fitting) & fitting
+        responses = (row["responses"] or {}).items()
+        answers = [(question, answer) for question, items in responses for answer in items or ()]
+        for question, value in ((question, answer.get("value")) for question, answer in answers):
+            for span in value if isinstance(value, list) else []:
+                if isinstance(span, dict) and "start" in span:
+                    mark = Mark.parse(span)
+                    fitting = {name for name, text in texts.items() if fits_text(mark, text)}
+                    possible[question] = possible.get(question, fitting) & fitting
     texts = {question: next(iter(fitting)) for question, fitting in possible.items() if len(fitting) == 1}
     return Names(texts=texts)
-
-
-def _argilla_marks(row: Row) -> Iterator[tuple[str, Mark]]:
-    for question, answers in (row["responses"] or {}).items():
-        for value in (answer.get("value") for answer in answers or ()):
-            spans = value if isinstance(value, list) else []
-            yield from (
-                (question, Mark.parse(span)) for span in spans if isinstance(span, dict) and "start" in span
-            )
 
 
 def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
@@ -569,7 +564,7 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
             choices[name] = list(map(str, values))
         if settings.get("type") == "text":
             free_text.add(name)
-    return Names(texts=fields, scales=scales, options=choices, free_text=frozenset(free_text), source=source)
+    return Names(texts=fields, scales=scales, options=choices, free_text=frozenset(free_text))
 
 
 # Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV
@@ -584,10 +579,18 @@ _OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_
 
 
 def _is_studio(row: Row) -> bool:
+    return _is_studio_task(row) or row.keys() >= _FLAT_COLUMNS
+
+
+def _is_studio_task(row: Row) -> bool:
     return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "predictions"})
 
 
 def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    return (_read_task if _is_studio_task(row) else _read_flat)(row, fallback_id, names)
+
+
+def _read_task(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield an opinion for each annotation of a task; skip cancelled ones and predictions."""
     data = last_turn(row["data"])
     names.response(data)
@@ -710,13 +713,13 @@ def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], resp
         opinion.comments += words
 
 
-def _read_flat_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+def _read_flat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield the opinion of a row of JSON-MIN, CSV or TSV: an annotation with its data."""
     data = {name: _decode_json(value) for name, value in row.items() if name not in _OWN_COLUMNS}
     response = names.response({name: value for name, value in data.items() if name not in names.scales})
-    shown = {response, names.key(data, "prompt", PROMPT_KEYS)}
-    texts = {name: value for name, value in data.items() if isinstance(value, str) and name in shown}
-    answers = [(name, value) for name, value in data.items() if name not in shown]
+    text_keys = {response, names.key(data, "prompt", PROMPT_KEYS)}
+    texts = {name: value for name, value in data.items() if isinstance(value, str) and name in text_keys}
+    answers = [(name, value) for name, value in data.items() if name not in text_keys]
     results = [result for name, value in answers for result in _flat_results(name, value, names)]
     id = str(row.get("id") or fallback_id)
     yield _annotation(id, texts, results, _decode_json(row.get("annotator")), names)
@@ -787,18 +790,11 @@ def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
                 scales[name] = scale
     targets = {tag.get("name", ""): tag.get("toName", "") for tag in view.iter()}
     texts |= {name: texts[target] for name, target in targets.items() if target in texts}
-    return Names(texts=texts, scales=scales, options=options, source=source)
+    return Names(texts=texts, scales=scales, options=options)
 
 
 IMPORTERS = (
     Importer("label_studio", _read_studio, accepts=_is_studio, names=_studio_names, counting=BROWSER),
-    Importer(
-        "label_studio",
-        _read_flat_studio,
-        accepts=lambda row: row.keys() >= _FLAT_COLUMNS,
-        names=_studio_names,
-        counting=BROWSER,
-    ),
     Importer("argilla", _read_argilla, accepts=_is_argilla, names=_argilla_names),
     *(tool.importer() for tool in TOOLS),
 )

@@ -144,12 +144,12 @@ def _locate_quote(mark: Mark, countings: Iterable[Mapping[int, int]], text: str)
 
 def _find_shown(quote: str, text: str) -> Iterator[Place]:
     """Yield the places of a quote in a text, both as an editor shows them."""
-    shown, starts = "", []
+    display, starts = "", []
     for piece in _PIECE.finditer(text):
         starts += [piece.start(), *[-1] * (len(_as_shown(piece[0])) - 1)]
-        shown += _as_shown(piece[0])
+        display += _as_shown(piece[0])
     starts.append(len(text))
-    for place in find_all(quote, shown) if quote else ():
+    for place in find_all(quote, display) if quote else ():
         start, end = starts[place], starts[place + len(quote)]
         if start >= 0 and end >= 0:
             yield start, end

@@ -110,8 +110,8 @@ def has_markup(text: str) -> bool:
     """True if a text has mark-up."""
     if not _OPENING.search(text):
         return False
-    marked = read_markup(text)
-    return bool(marked.marks or marked.omissions)
+    parsed = read_markup(text)
+    return bool(parsed.marks or parsed.omissions)
 
 
 def _inner_text(text: str, opening: re.Match[str]) -> tuple[str, int]:

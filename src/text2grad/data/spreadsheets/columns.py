@@ -182,9 +182,8 @@ def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
 
 def names_feedback(headers: Sequence[str]) -> bool:
     """True if headers name the responses and at least one other field."""
-    matches = [match_header(header) for header in headers if header]
-    strongest = {max(fields, key=lambda ours: fields[ours][0]) for fields in matches if fields}
-    return "response" in strongest and len(strongest - {"unused"}) > 1
+    fields = {_strongest(match_header(header)) for header in headers if header}
+    return "response" in fields and len(fields - {"unused", ""}) > 1
 
 
 def profile_column(values: Sequence[Any]) -> Profile:
@@ -234,8 +233,9 @@ def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rat
     distinct = {str(value).strip().casefold() for value in values}
     if not distinct or len(distinct) > 4 * MAX_RATING_VALUES:
         return None
-    if word_scale := _word_scale(distinct):
-        return Rating(word_scale)
+    word_scales = ([word.casefold() for word in words] for words in _table()["scales"])
+    if fitting := [words for words in word_scales if distinct <= {*words}]:
+        return Rating(",".join(min(fitting, key=len)))
     if all(score_word(value) is not None or parse_share(value) for value in values):
         return Rating("")
     parsed = {parse_number(value) for value in values}
@@ -249,13 +249,6 @@ def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rat
     if not all((2 * number).is_integer() for number in numbers) or high > 10 or low < -2:
         return Rating("0..100") if 10 < high <= 100 and low >= 0 and "%" in header else None
     return _scale_of_values(numbers, header, language)
-
-
-def _word_scale(values: set[str]) -> str:
-    """Return the shortest scale of words that has all values, or ""."""
-    scales = ([word.casefold() for word in words] for words in _table()["scales"])
-    fitting = sorted((words for words in scales if values <= {*words}), key=len)
-    return ",".join(fitting[0]) if fitting else ""
 
 
 def _header_scale(header: str) -> tuple[float, float] | None:
@@ -335,7 +328,8 @@ def propose(
     matches = {name: match_header(name) for name in free}
     draft = _Draft(rows, headers, profiles, columns, _language(matches.values()))
     draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
-    draft.assign_by_content([name for name in free if not _is_unused(matches[name])])
+    usable = [name for name in free if _strongest(matches[name]) != "unused"]
+    draft.assign_by_content(usable)
     columns = {
         ours: columns[ours]
         for ours in sorted(
@@ -363,8 +357,9 @@ def _language(matches: Iterable[Mapping[str, tuple[float, frozenset[str]]]]) -> 
     return max(counts, key=lambda language: (counts[language], language == "en")) if counts else ""
 
 
-def _is_unused(fields: Mapping[str, tuple[float, frozenset[str]]]) -> bool:
-    return bool(fields) and max(fields, key=lambda ours: fields[ours][0]) == "unused"
+def _strongest(fields: Mapping[str, tuple[float, frozenset[str]]]) -> str:
+    """Return the field that a header means most, or ""."""
+    return max(fields, key=lambda ours: fields[ours][0], default="")
 
 
 @dataclass

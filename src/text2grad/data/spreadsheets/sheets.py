@@ -83,7 +83,9 @@ def sheet_lines(path: Path, data: bytes, sheet: str = "") -> list[Line]:
         raise _password_error(path)
     parts = _unpack_parts(path, data) if data.startswith(b"PK") else {}
     try:
-        cells = _checked_cells(path, parts)
+        cells = {name: _parse_cells(part) for name, part in _sheet_parts(parts)}
+        for name, extent in cells.items():
+            _refuse_extent(path, name, extent.rows, extent.columns)
         with load_workbook(io.BytesIO(_pack(parts) if parts else data)) as workbook:
             tables = [meta.name for meta in workbook.sheets_metadata if meta.typ == SheetTypeEnum.WorkSheet]
             names = _candidates(path, workbook.sheet_names, tables, sheet)
@@ -145,19 +147,6 @@ def _pack(parts: Mapping[str, bytes]) -> bytes:
         for name, part in parts.items():
             archive.writestr(name, part)
     return buffer.getvalue()
-
-
-def _checked_cells(path: Path, parts: Mapping[str, bytes]) -> dict[str, _Cells]:
-    """Return the extent and the valueless cells of each sheet of an .xlsx, by the sheet's name.
-
-    Raises:
-        UserError: the extent of a sheet is too large.
-    """
-    sheets: dict[str, _Cells] = {}
-    for name, part in _sheet_parts(parts):
-        cells = sheets[name] = _parse_cells(part)
-        _refuse_extent(path, name, cells.rows, cells.columns)
-    return sheets
 
 
 def _refuse_extent(path: Path, name: str, rows: int, columns: int) -> None:
@@ -331,11 +320,6 @@ def _fill_merged(
     return "", notes
 
 
-def _has_texts(lines: Sequence[Line]) -> bool:
-    """True if a column has texts of several words."""
-    return any(profile_column(column).is_text for column in zip(*(line.cells for line in lines), strict=True))
-
-
 def _letters(column: int) -> str:
     """Return the letters of a column, counted from 0."""
     letters = ""
@@ -359,7 +343,10 @@ def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
         problem = f"{path}: the sheet {name!r} {sheet.problem}{others}"
         raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
     fitting = [name for name in tables if names_feedback([cell.strip() for cell in sheets[name].lines[0].cells])]
-    fitting = fitting or [name for name in tables if _has_texts(sheets[name].lines[1:])]
+    if not fitting:  # a table with texts of several words
+        for name in tables:
+            columns = zip(*(line.cells for line in sheets[name].lines[1:]), strict=True)
+            fitting += [name] if any(profile_column(column).is_text for column in columns) else []
     if len(fitting) != 1 and len(tables) > 1:
         names = fitting or tables
         raise UserError(

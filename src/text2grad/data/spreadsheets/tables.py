@@ -82,7 +82,10 @@ def decode(path: Path, data: bytes) -> str:
         if b"\0" in data:
             raise UserError(f"{path} is not text", "export it as CSV, JSON or JSON Lines") from error
         line = data.count(b"\n", 0, error.start) + 1
-        page = "" if _is_damaged_utf8(data) else _code_page(data)
+        # Mostly UTF-8 beyond ASCII: mixed encodings, or a missing byte.
+        beyond = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
+        is_damaged = beyond.count("\ufffd") < len(beyond) / 2
+        page = "" if is_damaged else _code_page(data)
         if not page:
             name = shlex.quote(str(path))
             new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
@@ -95,12 +98,6 @@ def decode(path: Path, data: bytes) -> str:
             f"{path}: not UTF-8; read as {page}, line {line} has {word!r} (if that is wrong: save it as UTF-8)"
         )
         return data.decode(page)
-
-
-def _is_damaged_utf8(data: bytes) -> bool:
-    """True if most characters beyond ASCII are UTF-8: mixed encodings, or a missing byte."""
-    characters = [character for character in data.decode("utf-8", "replace") if not character.isascii()]
-    return characters.count("\ufffd") < len(characters) / 2
 
 
 def _code_page(data: bytes) -> str:
