@@ -75,7 +75,7 @@ def test_sampled_answers_are_marked_and_imported(command: Command, finished: Pat
     assert all(row["prompt"] for row in rows)
     assert {row[name] for row in rows for name in ("good", "poor", "critique", "score", "corrected")} == {""}
     unmarked = command("import", "answers.csv", "--out", "none.jsonl")
-    assert unmarked.code == 1 and "nothing is said of the response: fill in critique, good, poor" in unmarked.err
+    assert unmarked.code == 1 and "no judgement of the response: fill in critique, good, poor" in unmarked.err
     marked = [{**row, "response": f"def {row['response']}", "poor": "def", "score": "-0.5"} for row in rows]
     with Path("marked.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))

@@ -68,7 +68,7 @@ TurnWriter = Callable[[AssistantTurn], str]
 def default_turn_text(turn: AssistantTurn, cure: str = "the policy's own way: --policy.model NAME") -> str:
     """Write a turn with the tags that most open models are trained on, Qwen's among them.
 
-    Reasoning stands in <think> tags and each tool call, as JSON, in <tool_call> tags. Warns once
+    Reasoning is put in <think> tags and each tool call, as JSON, in <tool_call> tags. Warns once
     where either is used.
     """
     if turn.calls:
@@ -143,7 +143,7 @@ def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool
         if before and before[-1].role == "assistant":
             before += prompt  # the conversation is the history before the question
         if not before or before[-1].role == "assistant":
-            problem = f"both {conversation} that end with an answer and a {answers[0]}"
+            problem = f"both {conversation} with a final answer and a {answers[0]}"
             raise RowError(problem, "leave out what is not meant")
     if turns:
         turns = turns[len(prompt) :] if tuple(turns[: len(prompt)]) == prompt else turns
@@ -190,7 +190,7 @@ def _has_content(value: Any) -> bool:
 def read_prompt(
     row: Row, write: TurnWriter = default_turn_text, keys: Sequence[str] = PROMPT_KEYS, join: bool = False
 ) -> tuple[tuple[Message, ...], list[str]]:
-    """Read the prompt of a row, without a system message that has a key of its own.
+    """Read the prompt of a row, without a system message under another key.
 
     Args:
         row: a row of any file.
@@ -230,7 +230,7 @@ def add_system_message(
         return prompt, used
     system = Message(role="system", content=row[keys[0]])
     if prompt[0].role == "system" and prompt[0].content.strip() != system.content.strip():
-        raise RowError(f"{keys[0]} says another thing than the system message", "leave out the one not meant")
+        raise RowError(f"{keys[0]} differs from the system message", "leave out the one not meant")
     return (prompt if prompt[0].role == "system" else (system, *prompt)), [*used, keys[0]]
 
 
@@ -382,7 +382,7 @@ def plain_messages(message: Mapping[str, Any], write: TurnWriter = default_turn_
         raise RowError(f"a message of the {role} has a part 'audio'", _ONLY_TEXT)
     for key in message.keys() - _MESSAGE_KEYS:
         if holds_text(message[key]):
-            warn_once(f"{key!r} of messages is not read; what counts of it belongs into their content")
+            warn_once(f"{key!r} of messages is not read; move what matters into their content")
     pieces: list[tuple[str, str]] = []  # (kind, text)
     calls: list[Any] = []
     for part in content if isinstance(content, list) else [content]:

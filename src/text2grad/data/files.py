@@ -55,7 +55,7 @@ _NO_FEEDBACK = re.compile(
     r"[~.].*|.*~|.*\.(part|partial|crdownload|download|tmp|lock|bak|xml)|(desktop\.ini|thumbs\.db|settings\.json)",
     re.IGNORECASE,
 )
-"""Names of temporary and system files, and of the settings that tools put beside an export."""
+"""Names of temporary and system files, and of the settings that tools export."""
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
 """Keys under which tools put the list of rows."""
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
@@ -341,7 +341,7 @@ def required_text(row: Mapping[str, Any], *keys: str) -> str:
     """Return the first non-empty text under one of `keys`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no key holds text.
     """
     if text := optional_text(row, *keys):
         return text

@@ -14,7 +14,7 @@ SYSTEM_KEYS = ("system", "system_prompt", "system_message")
 CONVERSATION_KEYS = ("messages", "conversation", "chat_history", "history", "trajectory")
 """Keys of a whole conversation, or of the turns before a response."""
 ANSWER_KEYS = ("response", "completion", "output")
-"""Keys of a response. `output` is one beside an `instruction`, or as a list of messages."""
+"""Keys of a response. `output` only counts with an `instruction`, or as a list of messages."""
 EXCHANGE_KEYS = frozenset({*PROMPT_KEYS, *SYSTEM_KEYS, *CONVERSATION_KEYS, *ANSWER_KEYS, "input"})
 
 # Exports of annotation tools.
@@ -39,7 +39,7 @@ JUDGEMENT_COLUMNS = ("critique", "good", "poor", "spans", "score", "corrected")
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator", "spans")
 """The columns of a table of remarks, in the order in which `export` writes them."""
 RATING_COLUMNS = ("rating", "stars", "thumbs", "reward")
-"""Columns that are read as a score where there is none; their scale has to be declared."""
+"""Columns that are read as a score if `score` is missing; their scale has to be declared."""
 FIELDS = (*COLUMNS, *RATING_COLUMNS)
 
 # Our own records.

@@ -70,7 +70,7 @@ class Names:
         """Return the key of the response.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no key holds text.
         """
         if key := self.key(row, "response", keys):
             return key
@@ -214,7 +214,7 @@ class Importer:
             that cannot be read.
         keys: a row of this kind has these keys.
         accepts: a row of this kind also passes this test.
-        names: reads what the file, or another file beside it, declares about its questions.
+        names: reads what the file, or another file in its folder, declares about its questions.
         counting: how offsets count, where the tool fixes it.
     """
 

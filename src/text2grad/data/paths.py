@@ -16,7 +16,7 @@ MAX_DEPTH = 4
 
 
 def expand_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
-    """Return a row with the values at dotted `names` as keys of their own.
+    """Return a row with the values at dotted `names` as separate keys.
 
     Several prompts are joined under the last key. A conversation whose texts are named is no longer
     read as a conversation. Values named inside the messages of another conversation are removed
@@ -85,7 +85,7 @@ def flatten_rows(rows: Sequence[Row]) -> tuple[list[Row], str]:
 
 
 def has_separate_answers(rows: Sequence[Row], conversation: str) -> bool:
-    """True if answers have a key of their own, apart from the key of the `conversation`."""
+    """True if answers have another key than the `conversation`."""
     return any(isinstance(row.get(key), str) for row in rows for key in ANSWER_KEYS if key != conversation)
 
 

@@ -41,7 +41,7 @@ from text2grad.json_text import to_json
 
 
 class Response(Record):
-    """A response to judge; `feedback` is what a person wrote about this text."""
+    """A response to judge; `feedback` is a person's comment on it."""
 
     id: str = ""
     prompt: tuple[Message, ...] = Field(min_length=1)
@@ -199,7 +199,7 @@ def question_example(row: Row, fallback_id: str) -> Example:
     if not prompt:
         raise ValueError("no text in 'prompt'")
     for name in find_texts(row, _QUESTION_KEYS):
-        warn_once(f"{name!r} holds text that is no part of the prompt: what counts of it belongs there")
+        warn_once(f"{name!r} holds text that is not part of the prompt: move what matters there")
     response = row.get("response")
     has_turns = isinstance(response, list) and any(isinstance(item, dict) for item in response)
     answer = () if has_turns or any(row.get(name) for name in _JUDGEMENTS) else ("response",)

@@ -241,8 +241,8 @@ def _import_rows(
     records, losses = build_records(path, importer, opinions, scales, names)
     losses += [*_unused(opinions), *_unlabelled(used, names.labels()), *scales.problems]
     if not records:
-        problem = f"{path}: nobody's opinion is in it: {'; '.join(losses)}" if losses else f"{path} has no records"
-        raise UserError(problem, "export what people answered")
+        problem = f"{path}: has no opinions: {'; '.join(losses)}" if losses else f"{path} has no records"
+        raise UserError(problem, "export people's answers")
     return ImportResult(
         records=records,
         report=_report(importer.name, records),
@@ -298,7 +298,7 @@ def _split_usable(
 ) -> tuple[list[LocatedRow], list[str]]:
     """Return the rows that can be converted by themselves, and a line on each of the others.
 
-    If there are none, all rows are returned, so that their error is raised.
+    If no row is usable, all rows are returned, so that their error is raised.
     """
     keys = dict.fromkeys(key for _, row in rows for key in row)
     usable, problems = [], []
@@ -405,7 +405,7 @@ def _unused(opinions: Sequence[Opinion]) -> Iterator[str]:
     texts = {name for opinion in opinions for name, value in opinion.aside.items() if isinstance(value, str)}
     for name, count in aside.items():
         cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
-        yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
+        yield f"{name}: kept in meta.aside, not a verdict on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
     yield from _unread_lines(opinions)
     if empty := sum(not (opinion.skipped or opinion.has_content) for opinion in opinions):
@@ -449,8 +449,8 @@ def _unread_lines(opinions: Sequence[Opinion]) -> Iterator[str]:
         else:
             field = f"prompt={prompt_key},prompt" if prompt_key else ""
         option = shlex.quote(f"{field}={name}")
-        cure = f"to read it: --map {option}" if field else "what counts of it belongs into the messages"
-        yield f"{name}: text that was not read: {count} ({cure})"
+        cure = f"to read it: --map {option}" if field else "move what matters into the messages"
+        yield f"{name}: unread text: {count} ({cure})"
 
 
 # The kind of a file.
@@ -496,7 +496,7 @@ def _detect_kind(rows: Sequence[LocatedRow], path: Path, is_mapped: bool) -> Imp
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
     texts = ", ".join(list_paths(first))[:300]
-    cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
+    cure = f"name the keys: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 

@@ -1,4 +1,4 @@
-"""Remarks: a response with somebody's comment on it, in a table or as JSON objects.
+"""Remarks: a response with a comment on it, in a table or as JSON objects.
 
 Poor and good words are marked by quotes (columns `good` and `poor`, or `spans` with a `text`), by
 offsets, or by mark-up in the response (`data.spans.markup`). A critique alone is enough.
@@ -44,7 +44,7 @@ from text2grad.wire.nearest import find_nearest
 DECLARED = Scale(-1, 1, "")
 HUMAN_TOLERANCE: Tolerance = "any_case"
 NO_SPANS = "none"
-"""A cell of `spans`: there are none, and none are derived from other cells."""
+"""A cell of `spans`: no spans, and none are derived from other cells."""
 LITERAL_PREFIX = '""'
 """Precedes the critique of a row with exact spans; what follows is the critique, even if empty."""
 _AROUND = " \t\xa0\ufeff'\"“”„‘’«»`"
@@ -108,7 +108,7 @@ def _find_column(path: Path, name: str, columns: Sequence[str]) -> str:
     """Return the column that `--map` names.
 
     Raises:
-        UserError: there is none.
+        UserError: the file has no such column.
     """
     for column in columns:
         if column == name or (name not in columns and plain_name(column) == plain_name(name)):
@@ -136,7 +136,7 @@ def _check_columns(path: Path, rows: Sequence[LocatedRow], suggest: bool) -> Non
     if not {*ANSWER_KEYS, *CONVERSATION_KEYS} & set(names):
         headers = (location for location, row in rows[:20] if "response" in map(plain_name, row.values()))
         if header := next(headers, ""):
-            cure = f"{header} looks like the header: remove what stands above it"
+            cure = f"{header} looks like the header: remove the rows above it"
         elif name := similar.get("response"):
             cure = f"did you mean 'response'? rename {name!r}, or read it by --map response={name}; {columns}"
         else:
@@ -150,7 +150,7 @@ def _check_columns(path: Path, rows: Sequence[LocatedRow], suggest: bool) -> Non
     ):
         return
     cure = f"one of {', '.join(JUDGEMENT_COLUMNS)} is needed: --map critique=COLUMN; {columns}"
-    raise UserError(f"{path}: nothing is said of the responses", cure)
+    raise UserError(f"{path}: no column judges the responses", cure)
 
 
 def _may_be_marked(response: object) -> bool:
@@ -244,7 +244,7 @@ def _read_score(row: Row, scales: Scales) -> float | None:
     if score is None and scales.main == "score" and is_rated(value):
         text = str(value).strip()[:20]
         if parse_number(value) is not None:
-            cure = "of another scale, say it from worst to best: --scale 1..5"
+            cure = "if it has another scale, declare it, worst first: --scale 1..5"
             raise RowError(f"the score {text} is not between -1 and 1", cure)
         raise ValueError(f"the score {text!r} is not a number (none: leave the cell empty)")
     return score
@@ -306,7 +306,7 @@ def read_remarks(
     opinions = read_opinions(Importer("remarks", read), path, rows, Names())
     if all(opinion.skipped for opinion in opinions):
         losses = [f"{opinion.location}: {loss}" for opinion in opinions for loss in opinion.losses]
-        raise UserError(f"{path}: {[*read_by.problems, *losses, 'no row says anything of a response'][0]}")
+        raise UserError(f"{path}: {[*read_by.problems, *losses, 'no row judges a response'][0]}")
     unread = dict.fromkeys(name for opinion in opinions for name in opinion.unread)
     return Remarks(opinions, read_by, (*unread, *ignored))
 
@@ -332,7 +332,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     )
     if not has_judgement:
         *columns, last = JUDGEMENT_COLUMNS
-        loss = f"nothing is said of the response: fill in {', '.join(columns)} or {last}"
+        loss = f"no judgement of the response: fill in {', '.join(columns)} or {last}"
         return Opinion("", skipped="an empty row", losses=[loss] if any(map(is_filled, row.values())) else [])
     spans = _read_spans(row)
     marks = []
@@ -400,7 +400,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     opinion.missing_quotes = [*opinion.missing_quotes, *resolved.unmatched]
     for quote in resolved.unmatched:
         if is_foreign(quote, text):
-            loss = "was said by a tool or a user: quote the turns that are judged"
+            loss = "is by a tool or a user: quote the turns that are judged"
         else:
             similar = find_nearest(quote, text)
             loss = "is not in the response" + (f"; nearest: {_short(similar)}" if similar else "")
@@ -408,7 +408,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     for quote in resolved.ambiguous:
         count = len(occurrences(quote, text))
         times = f"{count} times" if count > 1 else "more than once"
-        cure = 'quote more of it, or say which by "occurrence"'
+        cure = 'quote more of it, or set "occurrence"'
         opinion.losses.append(f"{_short(quote)} is in the response {times}: {cure}")
     return [
         _reason_line(spans[0].text if spans else quote.text, quote.reason, label)

@@ -1,8 +1,8 @@
 """Responses to judge, read from a file one at a time, so that files of any size fit.
 
 A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt`
-(text or turns) and `response`, and may have `id`, `reference`, `feedback` (what a person wrote
-about the response) and `meta`. It may also be one of our own feedback records, whose judgement is
+(text or turns) and `response`, and may have `id`, `reference`, `feedback` (a person's comment on
+the response) and `meta`. It may also be one of our own feedback records, whose judgement is
 ignored, or a row of a published data set (`data.published`).
 """
 
@@ -182,7 +182,7 @@ def _check_columns(exchange: Exchange) -> None:
             hint = f", did you mean {similar[0]!r}?" if similar else ""
             raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
         if holds_text(value):
-            warn_once(f"{name!r} holds text that no critic sees: what counts of it belongs into the messages")
+            warn_once(f"{name!r} holds text that no critic sees: move what matters into the messages")
     if exchange.response is None:
         raise ValueError("no column 'response'")
     if not any(turn.content.strip() for turn in exchange.prompt):

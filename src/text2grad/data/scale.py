@@ -1,7 +1,7 @@
 """Scales of ratings: the worst value, the best value, and the score from -1 to 1 between them.
 
 A number means nothing without its scale, so a scale is declared: by `--scale`, or by the file (the
-settings of a question, a labelling configuration, a maximum beside the number). Scales are never
+settings of a question, a labelling configuration, a maximum with the number). Scales are never
 inferred from the values: a rating without a scale gives no score, and one line names it. Words of
 praise or criticism need no scale.
 """
@@ -34,7 +34,7 @@ VERDICTS: Mapping[str, float] = {
     **dict.fromkeys(_BAD_WORDS.split(", "), -1.0),
     "neutral": 0.0,
 }
-"""Words that praise or criticise whatever the question, in any case. "yes", "4" and "A" do not."""
+"""Words that praise or criticise for any question, in any case. "yes", "4" and "A" do not."""
 NOT_RATED = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
 """Cells that say that there is no rating."""
 DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
@@ -218,7 +218,7 @@ class RatingReader:
 
     @property
     def loses(self) -> bool:
-        """True if ratings have no score for want of a scale."""
+        """True if ratings have no score because no scale is declared."""
         has_figures = self.scale is None and any(map(_is_figure, self._unscored))
         return has_figures or (self.rates and not self._scored)
 
@@ -251,10 +251,10 @@ class RatingReader:
         name = shlex.quote(self.name)
         if all(map(_is_figure, self._unscored)):
             reason = "more may not be better" if self.is_ambiguous else "no scale is declared"
-            cure = f"say it: --scale {name}=WORST..BEST"
+            cure = f"declare it: --scale {name}=WORST..BEST"
         else:
-            reason = "steps of a scale whose order is not known" if self.is_graded else "neither praise nor blame"
-            cure = f"if they rate, name all from the worst: --scale {name}=WORST,...,BEST"
+            reason = "steps of a scale whose order is unknown" if self.is_graded else "neither praise nor blame"
+            cure = f"if they are ratings, list all, worst first: --scale {name}=WORST,...,BEST"
         return f"{self.name}: {reason}, so without a score: {values} ({cure})"
 
 
@@ -274,7 +274,7 @@ def _as_text(value: object) -> str:
 def _is_graded(words: Iterable[str], single: bool) -> bool:
     """True if words are steps of a scale whose order is unknown.
 
-    That is one of `DEGREES` beside another word of its side, or, with a `single` word to a
+    That is one of `DEGREES` together with another word of its side, or, with a `single` word to a
     response, three or more words with verdicts on one side only: of meh, good and superb, good is
     the middle.
     """
@@ -291,7 +291,7 @@ class Scales:
 
     Attributes:
         readers: by question.
-        main: the question whose answer is the verdict, "" if there is none.
+        main: the question whose answer is the verdict, "" without one.
         problem: why no question is the verdict.
     """
 
@@ -345,7 +345,7 @@ class Scales:
             readers[main] = RatingReader(main, values[main], by_option[""])
         for reader in (readers[name] for name in (*by_option, main) if name):
             if reader.scale and reader.scale.declared == BY_OPTION and reader.problem:
-                raise UsageError(reader.problem, "give a scale that has them all, or correct these ratings")
+                raise UsageError(reader.problem, "give a scale that covers them, or correct these ratings")
         return cls(readers, main, problem)
 
     def score(self, ratings: Mapping[str, object]) -> float | None:

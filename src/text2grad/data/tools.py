@@ -285,7 +285,7 @@ def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
     elif "options" not in row and not opinion.comments and not opinion.ratings:
         opinion.ratings["answer"] = row["answer"]
         return
-    opinion.failure = "" if is_accepted else "the annotator said reject"
+    opinion.failure = "" if is_accepted else "the annotator rejected it"
 
 
 def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
@@ -443,7 +443,7 @@ TOOLS = (
 
 # Argilla 2, nested or flat (as in its data sets on the hub): the answers of each person. The text
 # of a span question and the scale of a rating question are in the settings of the data set:
-# `settings.json` (or `.argilla/settings.json`) beside the records, or a file that has both.
+# `settings.json` (or `.argilla/settings.json`) next to the records, or a file that has both.
 
 
 def _is_argilla(row: Row) -> bool:
@@ -570,7 +570,7 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
 # Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV
 # and TSV. Its editor counts UTF-16 units and a line end as one, and shows a line end as backslash
 # and n. Offsets belong to the text that a region's `to_name` shows. An export lacks the scale of a
-# rating: it is read from the task's `label_config`, or from an .xml file beside the export.
+# rating: it is read from the task's `label_config`, or from an .xml file next to the export.
 
 Result = Mapping[str, Any]
 _ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
@@ -616,7 +616,7 @@ def _annotation(id: str, data: Row, results: Sequence[Result], user: Any, names:
     exchange = names.exchange(data, response)
     opinion = Opinion(id, texts[response], exchange.prompt, "" if annotator is None else str(annotator))
     opinion.unread, opinion.prompt_key = find_texts(exchange.extra, ["critique"]), exchange.prompt_key
-    # A result without an id is a group of its own.
+    # A result without an id is a separate group.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)
     for region, *others in groups.values():

@@ -68,7 +68,7 @@ def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
         "line 3: 'due' has no label",
         "line 4: [0, 2) is 'It' and not 'is'",
         "line 5: [0, 99) is not inside the 20 characters of the response",
-        "line 6: nothing is said of the response: fill in critique, good, poor, spans, score or corrected",
+        "line 6: no judgement of the response: fill in critique, good, poor, spans, score or corrected",
     ]
     assert found.losses[0].endswith("nearest: 'next week'") and len(found.records) == 4
     assert found.records[1].critique == '"next month": Friday' and found.records[1].meta["lost"] == ["next month"]

@@ -230,12 +230,12 @@ PLACELESS = {"type": "hypertextlabels", "value": {"start": "/p[1]/text()[1]", "e
 LABELS = [{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}]
 FOUR = [studio(whole("rating", 4))]
 UNREADABLE: list[tuple[Any, dict[str, Any], str]] = [
-    ([{"id": 3, "data": D, "predictions": [{"result": []}]}], {}, "nobody's opinion .*: predictions of a model"),
+    ([{"id": 3, "data": D, "predictions": [{"result": []}]}], {}, "has no opinions: predictions of a model"),
     ([{"data": {"image": "x"}, "annotations": []}] * 3, {}, "record 1, record 2, .*--map response=KEY"),
     ([studio(), {"id": 2, "data": {}, "annotations": []}], {}, r"record 2: no text .*--map response=KEY"),
     ([studio(PLACELESS)], {}, "offsets"),
     ([{**studio(), "annotations": [3]}], {}, "not a record of label_studio"),
-    ([{"foo": {"bar": "x"}}], {}, r"say where what is: --map .*keys: foo.bar"),
+    ([{"foo": {"bar": "x"}}], {}, r"name the keys: --map .*keys: foo.bar"),
     ([PAIR], {}, "DPOTrainer"),
     ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], {}, "DPOTrainer"),
     (LABELS, {}, "is it the right file"),

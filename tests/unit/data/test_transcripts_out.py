@@ -64,6 +64,6 @@ def test_a_quote_of_a_tool_is_named_as_that(tmp_path: Path) -> None:
     row = {"prompt": "How far?", "response": turns, "poor": ["95 km", "90 km"], "critique": "c"}
     (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
     found = import_feedback(tmp_path / "r.jsonl")
-    assert found.losses == ("line 1: '95 km' was said by a tool or a user: quote the turns that are judged",)
+    assert found.losses == ("line 1: '95 km' is by a tool or a user: quote the turns that are judged",)
     assert [each.text for each in found.records[0].spans] == ["90 km"]
     assert found.report.unmatched == 1 and found.records[0].quotes.foreign == 1

@@ -33,7 +33,7 @@ class MarkedText:
     Attributes:
         text: the plain text.
         marks: the marked intervals, in code points of `text`.
-        corrected: the text with all corrections, "" if there are none or some are unknown.
+        corrected: the text with all corrections, "" without any or if some are unknown.
         omissions: inserted words that replace nothing.
         doubts: text that looks like mark-up and was kept.
     """
@@ -160,7 +160,7 @@ def _closing_brace(text: str, start: int) -> int:
 def write_markup(text: str, marks: Iterable[Mark]) -> str:
     """Write marks into a text.
 
-    `read_markup` does not recover them if the text or a mark contains mark-up of its own.
+    `read_markup` does not recover them if the text or a mark contains other mark-up.
     """
     for start, end, label, _, reason, _ in sorted(marks, reverse=True):
         sign = "+" if label == "+1" else "-"

@@ -272,7 +272,7 @@ def _directed_scale(low: float, high: float, header: str, language: str) -> str:
 
 
 def _names_grades(header: str, language: str) -> bool:
-    """True if a header means grades of which 1 is the best."""
+    """True if a header means grades where 1 is the best."""
     return plain_header(header) in map(plain_header, _table()["less_is_better"].get(language, ()))
 
 
@@ -315,7 +315,7 @@ def propose(
         mapped: our field -> column, as the user says.
         has_scale: the user gave the scale of the rating.
         conversation: the column of conversations.
-        has_answers: the answers are in a column of their own.
+        has_answers: the answers are in another column.
     """
     headers = list(dict.fromkeys(name for row in rows for name in row))
     profiles = {name: profile_column([row.get(name) for row in rows]) for name in headers}

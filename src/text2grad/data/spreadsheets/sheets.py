@@ -152,7 +152,7 @@ def _pack(parts: Mapping[str, bytes]) -> bytes:
 def _refuse_extent(path: Path, name: str, rows: int, columns: int) -> None:
     if rows * columns > MOST_CELLS:
         problem = f"{path}: the sheet {name!r} ends in row {rows:,} and column {columns:,}"
-        raise UserError(problem, "delete the empty rows and columns behind the table, and save it")
+        raise UserError(problem, "delete the empty rows and columns after the table, and save it")
 
 
 def _sheet_parts(parts: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -204,7 +204,7 @@ def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
     """Refuse cells that hold an error of a formula, or a formula that was never computed.
 
     Raises:
-        UserError: there are some; says which.
+        UserError: names all of them.
     """
     if cells.errors:
         places = [(place, f"the spreadsheet's error {error}") for place, error in cells.errors]
@@ -230,7 +230,7 @@ def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: 
     """Return the named sheet, else all sheets with cells.
 
     Raises:
-        UserError: there is none.
+        UserError: the workbook has no such sheet.
     """
     if sheet and sheet not in names:
         raise UserError(f"{path} has no sheet {sheet!r}", f"sheets: {', '.join(map(repr, names))[:200]}")
@@ -304,7 +304,7 @@ def _fill_merged(
     """Repeat a cell that is merged over several rows of one column in each of them.
 
     Returns:
-        Why other merged cells cannot be read ("" if there are none), and a note on each that was.
+        Why other merged cells cannot be read ("" if all can), and a note on each that was.
     """
     notes: list[str] = []
     for (top, left), (bottom, right) in merged:
@@ -341,7 +341,7 @@ def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
         name, sheet = next(iter(sheets.items()))
         others = f" (sheets: {', '.join(map(repr, sheets))[:200]})" if len(sheets) > 1 else ""
         problem = f"{path}: the sheet {name!r} {sheet.problem}{others}"
-        raise UserError(problem, "a sheet with a row of names, and below it a row for each answer, is read")
+        raise UserError(problem, "it needs a row of column names, and below it a row for each answer")
     fitting = [name for name in tables if names_feedback([cell.strip() for cell in sheets[name].lines[0].cells])]
     if not fitting:  # a table with texts of several words
         for name in tables:
@@ -354,7 +354,7 @@ def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
         )
     name = (fitting if len(fitting) == 1 else tables)[0]
     first = sheets[name].lines[0].row
-    above = f"; what stands above row {first} is not read" if first > 1 else ""
+    above = f"; the rows above row {first} are not read" if first > 1 else ""
     if len(sheets) > 1 or above:
         warn_once(f"{path}: the sheet {name!r} is read{above}")
     for note in sheets[name].notes:

@@ -90,7 +90,7 @@ def decode(path: Path, data: bytes) -> str:
             name = shlex.quote(str(path))
             new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
             cure = f"save it as UTF-8, or name its code page: iconv -f CP1252 -t UTF-8 {name} > {new}"
-            problem = f"{path}: not UTF-8 text in line {line}, and in no code page that is known"
+            problem = f"{path}: not UTF-8 text in line {line}, and in no known code page"
             raise UserError(problem, cure) from error
         around = data[max(0, error.start - 20) : error.start + 20].decode(page, "replace")
         word = next((word for word in re.split(r'[\s,;"]+', around) if not word.isascii()), around)
@@ -184,7 +184,7 @@ def _refuse_artefacts(path: Path, lines: Sequence[Line], names: Mapping[int, str
             if _SHEET_ERROR.fullmatch(cell):
                 bad.append((line.place, f"{name!r} is the spreadsheet's error {cell}"))
             elif name.casefold() in ("id", "annotator") and _SHORTENED.fullmatch(cell):
-                bad.append((line.place, f"{name!r} is a number that the spreadsheet shortened: {cell}"))
+                bad.append((line.place, f"{name!r} is a number shortened by the spreadsheet: {cell}"))
     if bad:
         raise bad_rows(path, bad, "correct the formula, or make the column text, and export again")
 
@@ -227,7 +227,7 @@ def _refuse_ragged(path: Path, lines: Sequence[Line]) -> None:
         if len(line.cells) < width or any(cell.strip() for cell in line.cells[width:])
     ]
     if bad:
-        cure = 'a cell with a line break or a separator in it stands in quotation marks: "one, two"'
+        cure = 'quote a cell that contains a line break or a separator: "one, two"'
         raise bad_rows(path, bad, cure)
 
 
@@ -292,4 +292,4 @@ def _refuse_space(path: Path, text: str, separator: str, lines: Sequence[Line]) 
     for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # names are stripped of both
         if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
             cure = f'remove the space: {separator}"one, two"'
-            raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
+            raise UserError(f"{path}: {line.place}: a space before a quotation mark", cure)
