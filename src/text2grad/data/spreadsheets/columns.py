@@ -235,7 +235,8 @@ def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rat
         return None
     word_scales = ([word.casefold() for word in words] for words in _table()["scales"])
     if fitting := [words for words in word_scales if distinct <= {*words}]:
-        return Rating(",".join(min(fitting, key=len)))
+        shortest = min(fitting, key=len)
+        return Rating(",".join(shortest))
     if all(score_word(value) is not None or parse_share(value) for value in values):
         return Rating("")
     parsed = {parse_number(value) for value in values}
