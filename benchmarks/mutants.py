@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from text2grad.critics.program.source import Code, header_nodes, read_code
+from text2grad.critics.program.source import Code, header_nodes, parse_code
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 ARITHMETIC = ("+", "-", "*", "/", "//", "%")
@@ -36,7 +36,7 @@ class Mutant:
 
 def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
     """One fault of that kind at a random place; None where the program has no place for it."""
-    code = read_code(program)
+    code = parse_code(program)
     if code is None:
         return None
     places = list(KINDS[kind](code, dice))
@@ -44,7 +44,7 @@ def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
         return None
     start, end, text = dice.choice(places)
     mutated = program[:start] + text + program[end:]
-    if read_code(mutated) is None:
+    if parse_code(mutated) is None:
         return None
     lines = _beside_gap(mutated, start) if kind == "missing line" and not text else {code.number_at(start)}
     return Mutant(mutated, kind, frozenset(lines))
@@ -52,7 +52,7 @@ def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
 
 def _beside_gap(mutated: str, position: int) -> set[int]:
     """The lines of the statement that ends before a gap, and the line after it."""
-    code = read_code(mutated)
+    code = parse_code(mutated)
     assert code is not None
     number = code.number_at(position) if position < len(mutated) else len(code.lines) + 1
     filled = [n for n, line in enumerate(code.lines, start=1) if line.strip()]

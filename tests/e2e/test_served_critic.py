@@ -38,7 +38,7 @@ def test_a_run_whose_critic_is_gone_stops_with_one_line(
 
         def critique(self, *asked: Any) -> list[Judgement]:
             answers = super().critique(*asked)
-            monkeypatch.setattr(client_side, "PAUSES", (0.01,))
+            monkeypatch.setattr(client_side, "RETRY_DELAYS", (0.01,))
             monkeypatch.setattr(client_side.ServedCritic, "_client", property(lambda client: gone))
             return answers
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.tokenizers import DefaultTokenizer
 
-from text2grad.critics.damage import DAMAGE, spoiled
+from text2grad.critics.damage import CORRUPTIONS, corrupt_records
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.data.spans.marks import diff_spans
 from text2grad.eval.metrics import rouge
@@ -167,8 +167,8 @@ def test_answers_in_every_script_can_be_corrupted(language: str) -> None:
     text = SAID[language][0]
     turns = (Message(role="user", content="?"),)
     record = Feedback(id="a", prompt=turns, response=text, source=Source(kind="human"))
-    made = spoiled([record], 9, 0)
-    assert {damaged.meta["damage"] for damaged in made} == set(DAMAGE)
+    made = corrupt_records([record], 9, 0)
+    assert {damaged.meta["damage"] for damaged in made} == set(CORRUPTIONS)
     for damaged in made:
         assert damaged.response != text
         assert (" " in damaged.response) == (" " in text)

@@ -121,7 +121,7 @@ def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> No
     """A run against a noisy reward model waits for the model, is refused where the model is unfit,
     and resumes."""
     spec = spec_of(f"{CRITIC}:flip_10_of_reward_model")
-    assert (spec.kind, spec.source, spec.blind) == ("reward_model", "reward_model", True)
+    assert (spec.kind, spec.source, spec.reference_free) == ("reward_model", "reward_model", True)
     words = (
         f"--run.folder={tmp_path}",
         f"--critic.kind={CRITIC}:flip_10_of_reward_model",

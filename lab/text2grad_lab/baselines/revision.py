@@ -55,7 +55,7 @@ def refuse_informed_critic(config: Config) -> None:
     Raises:
         UsageError: the critic of the run is one.
     """
-    if not spec_of(config.critic.kind).blind:
+    if not spec_of(config.critic.kind).reference_free:
         cure = "--critic.kind prompted or reward_model, or compare without reflection"
         raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
 

@@ -239,9 +239,8 @@ SCALAR_MODEL = CriticSpec(
     "scalar_model",
     make=make_critic,
     settings=ScalarModelSettings,
-    manner=("training",),
+    operational=("training",),
     files=lambda settings, run: {"the scalar reward model": model_folder(settings, run)},
     source="reward_model",
-    words=False,
     about="trained on preference pairs, gives a verdict without spans",
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from text2grad.critics.program import Attempt
 from text2grad.critics.program.extract import Program
-from text2grad.critics.program.source import Lines, read_code
+from text2grad.critics.program.source import Lines, parse_code
 from text2grad.feedback import Example, Place, Span
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.qa import DEFAULT_DATA, QATask
@@ -46,7 +46,7 @@ def program_steps(program: Program, response: str) -> list[Place]:
     `def` lines are dictated by the question and are no steps. A program that Python cannot read has
     its lines.
     """
-    code = read_code(program.code)
+    code = parse_code(program.code)
     own = [code.extent_of(each) for each in code.statements()] if code else _lines(program.code)
     places = [program.place(start, end) for start, end in own if end > start]
     return list(_solid(response, _apart(places)))

@@ -106,6 +106,5 @@ UNIT_MODEL = CriticSpec(
     settings=UnitModelSettings,
     files=lambda settings, run: {"the unit model": model_folder(settings, run)},
     source="reward_model",
-    words=False,
     about="trained on feedback, labels steps or tokens",
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from text2grad.critics.canaries import OURS as CANARIES
+from text2grad.critics.canaries import CANARIES
 from text2grad.errors import UserError
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import TaskSettings, assign_split, read_prompt

@@ -11,7 +11,7 @@ from text2grad.align import CreditSettings
 from text2grad.critics.program.critic import ProgramSettings
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.reference import ReferenceSettings
-from text2grad.critics.served import checked_address, is_address
+from text2grad.critics.served import is_address, parse_address
 from text2grad.critics.table import CRITICS
 from text2grad.durable.settings import CourseSettings
 from text2grad.engines.settings import EngineSettings
@@ -125,7 +125,7 @@ class RewardModelSettings(Settings):
 
 def _critic_name(name: str) -> str:
     if is_address(name):
-        return checked_address(name)
+        return parse_address(name)
     return check_name(name, CRITICS, "module:Class or http://HOST:PORT")
 
 

@@ -1,4 +1,4 @@
-"""English words that carry grammar rather than content: a closed class, so a list will do."""
+"""English function words: a closed class, so a list is complete."""
 
 from __future__ import annotations
 

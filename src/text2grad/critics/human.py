@@ -1,4 +1,4 @@
-"""People as critics: replays recorded reviews of a response."""
+"""People as critics: replay recorded reviews of a response."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, QuoteCounts, Source, Span
 
 SAME_SPAN = 0.5
-"""Two spans with one label are the same opinion if they share at least half of the characters they
-cover."""
+"""Overlap (shared characters by covered characters) from which two spans are one opinion."""
 
 
 class HumanCritic:
-    """Returns people's reviews of exactly this response to exactly this example; else
-    `unsupported`.
+    """Returns the human reviews of a response; `unsupported` without one.
 
-    Of several opinions every span stays, weighted by the share of those who marked it, and the
-    score is their mean.
+    Several opinions are merged (`merge_opinions`).
 
     Args:
-        records: the reviews; an example is known by its id, a response by its text.
+        records: the reviews, looked up by example id and response text.
     """
 
     source = Source(kind="human")
@@ -47,9 +44,9 @@ class HumanCritic:
 def merge_opinions(judgements: Sequence[Judgement]) -> Judgement:
     """Merge several opinions about one response.
 
-    Spans with one label that overlap enough are one span, weighted by the share of people who
-    marked it and with the edges of the first. The text is that of the critique with the most spans;
-    scores are means. Without any critique: the first failure.
+    Spans of one label that overlap by `SAME_SPAN` become one span with the bounds of the first,
+    weighted by the share of people who marked it. The text is taken from the critique with the most
+    spans; scores are averaged. Without a critique, the first failure is returned.
     """
     critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
     if len(critiques) < 2:
@@ -71,11 +68,12 @@ def _mean(scores: Iterable[float | None]) -> float | None:
 
 
 def _weighted_spans(critiques: Sequence[Critique]) -> Iterator[Span]:
-    """Yield each span that somebody marked, with the share of people who did as its weight."""
+    """Yield the distinct spans, weighted by the share of people who marked them."""
     groups: list[tuple[Span, set[int]]] = []
     for person, critique in enumerate(critiques):
         for span in critique.spans:
-            people = next((people for first, people in groups if person not in people and _same(first, span)), None)
+            matches = (people for first, people in groups if person not in people and _is_same(first, span))
+            people = next(matches, None)
             if people is None:
                 groups.append((span, {person}))
             else:
@@ -84,7 +82,7 @@ def _weighted_spans(critiques: Sequence[Critique]) -> Iterator[Span]:
         yield span.model_copy(update={"weight": round(len(people) / len(critiques), 4)})
 
 
-def _same(first: Span, second: Span) -> bool:
+def _is_same(first: Span, second: Span) -> bool:
     shared = min(first.end, second.end) - max(first.start, second.start)
     covered = max(first.end, second.end) - min(first.start, second.start)
     return first.label == second.label and shared >= SAME_SPAN * covered
@@ -95,5 +93,5 @@ HUMAN = CriticSpec(
     make=lambda settings, ready: HumanCritic(ready.run.feedback()),
     files=lambda settings, folder: {"the feedback": folder / "feedback.jsonl"},
     source="human",
-    about="what people said of these very responses",
+    about="replays human feedback on these responses",
 )

@@ -1,5 +1,7 @@
-"""A program that compares an answer with what a person wrote: phrases kept, invented words, what is
-missing."""
+"""Reference critic: compare an answer with the reference, without a model.
+
+It marks shared phrases, invented words and repetitions, and lists what is missing.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,26 @@ from text2grad.unicode_words import folded, stem, unspaced, words
 
 GOOD: Label = 1
 POOR: Label = -1
-KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
-TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
-FUNCTION_WORD_TIMES = 3  # how often a function word may occur in a line, whatever the reference says
-NAMED = 6  # words and phrases of a kind that a critique names
+# The texts of reasons and titles are part of the critic's output, which reward models imitate.
+SHARED, INVENTED, REPEATED = "as a person put it", "nobody wrote this", "said twice"
+EXTRA = "after the first line"
+TITLES = {SHARED: "Kept", INVENTED: "Nobody wrote", REPEATED: "Said twice", EXTRA: "Too much"}
+MAX_FUNCTION_WORDS = 3
+"""Occurrences of a function word that are always allowed in a line."""
+MAX_QUOTED = 6
+"""Words and phrases of one kind that a critique quotes."""
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: where it is, its stem in small letters, whether it says something by
-    itself, as articles and prepositions do not, and whether it is a mere character of a script
-    without spaces.
+    """A word of a text.
+
+    Attributes:
+        start: its first character.
+        end: the character after its last.
+        stem: its stem in lower case.
+        content: True unless it is a function word.
+        character: True for a single character of a script without spaces.
     """
 
     start: int
@@ -39,7 +50,7 @@ class Word:
 
 
 class ReferenceSettings(Settings):
-    """The reference critic: the answer that a person wrote."""
+    """The reference critic, which compares with the reference answer."""
 
     brief: bool = Field(
         default=False,
@@ -48,14 +59,13 @@ class ReferenceSettings(Settings):
 
 
 class ReferenceCritic:
-    """Judges a one-line answer by `example.reference` and the prompt it was made from.
+    """Judges a one-line answer by `example.reference` and its prompt.
 
-    Good: phrases that stand in the reference in the same order and hold a word of content. Poor:
-    words that stand neither in the reference nor in the prompt, words said again (`_labels`), and
-    everything after the first line. What the reference says and the answer does not is named in
-    words, for no span can point at it; with `brief` it is not, for a reward model, which does not
-    see the reference, could only guess at it. The score is 2 F - 1, F the ROUGE-L F1 with stemming;
-    words after the first line count against it.
+    Good: phrases of the reference, in its order, with at least one content word. Poor: words that
+    are neither in the reference nor in the prompt, repeated words (`_labels`), and everything after
+    the first line. Omissions are listed in the text, because no span can quote them; `brief` leaves
+    them out, because a reward model does not see the reference and could only guess. The score is
+    2 F - 1, where F is the ROUGE-L F1 with stemming; words after the first line lower it.
     """
 
     def __init__(self, brief: bool = False) -> None:
@@ -64,84 +74,85 @@ class ReferenceCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with its reference; an example without one gives a `Failure`."""
-        return [self._one(*each) for each in zip(examples, responses, strict=True)]
+        return [self._judge(*pair) for pair in zip(examples, responses, strict=True)]
 
-    def _one(self, example: Example, response: str) -> Judgement:
+    def _judge(self, example: Example, response: str) -> Judgement:
         if not example.reference.strip():
             return Failure(kind="unsupported", message=f"{example.id}: no reference to compare with")
-        wanted, said = self._read(example.reference), self._read(response)
-        if not said:
-            return _without_words(response)
-        source = {word.stem for message in example.prompt for word in self._read(message.content)}
-        ends = response.find("\n", said[0].start)
-        first_line = [word for word in said if ends < 0 or word.start < ends]
-        kept = common([word.stem for word in wanted], [word.stem for word in first_line])
-        labels = _labels(said, kept, wanted, source, len(first_line))
-        spans = _spans(response, said, labels)
-        missing = () if self.brief else tuple(_missing(example.reference, wanted, said))
-        score = 2 * (2 * len(kept) / (len(wanted) + len(said))) - 1
+        expected, actual = _parse_words(example.reference), _parse_words(response)
+        if not actual:
+            return _judge_wordless(response)
+        prompt_stems = {word.stem for message in example.prompt for word in _parse_words(message.content)}
+        line_end = response.find("\n", actual[0].start)
+        first_line = [word for word in actual if line_end < 0 or word.start < line_end]
+        shared = longest_common_subsequence([word.stem for word in expected], [word.stem for word in first_line])
+        labels = _labels(actual, shared, expected, prompt_stems, len(first_line))
+        spans = _spans(response, actual, labels)
+        missing = () if self.brief else tuple(_missing(example.reference, expected, actual))
+        score = 2 * (2 * len(shared) / (len(expected) + len(actual))) - 1
         return Critique(text=_text(spans, missing), spans=spans, score=score, omissions=missing)
 
-    def _read(self, text: str) -> list[Word]:
-        """The words of a text in any script, stemmed as ROUGE does it (`unicode_words`)."""
-        return [
-            Word(start, end, stem(word), word not in CLOSED_CLASS, unspaced(word))
-            for start, end in words(text)
-            for word in [folded(text[start:end])]
-        ]
+
+def _parse_words(text: str) -> list[Word]:
+    """Return the words of a text in any script, stemmed as ROUGE does (`unicode_words`)."""
+    return [
+        Word(start, end, stem(word), word not in CLOSED_CLASS, unspaced(word))
+        for start, end in words(text)
+        for word in [folded(text[start:end])]
+    ]
 
 
-def common(wanted: Sequence[str], said: Sequence[str]) -> set[int]:
-    """Places in `said` of one longest common subsequence with `wanted`."""
-    lengths = [[0] * (len(said) + 1) for _ in range(len(wanted) + 1)]
-    for row, one in enumerate(reversed(wanted), start=1):
-        for column, other in enumerate(reversed(said), start=1):
-            equal = lengths[row - 1][column - 1] + 1 if one == other else 0
+def longest_common_subsequence(expected: Sequence[str], actual: Sequence[str]) -> set[int]:
+    """Return the indices in `actual` of one longest common subsequence with `expected`."""
+    lengths = [[0] * (len(actual) + 1) for _ in range(len(expected) + 1)]
+    for row, left in enumerate(reversed(expected), start=1):
+        for column, right in enumerate(reversed(actual), start=1):
+            equal = lengths[row - 1][column - 1] + 1 if left == right else 0
             lengths[row][column] = max(equal, lengths[row - 1][column], lengths[row][column - 1])
-    found: set[int] = set()
-    row, column = len(wanted), len(said)
+    indices: set[int] = set()
+    row, column = len(expected), len(actual)
     while row and column:
-        if wanted[-row] == said[-column]:
-            found.add(len(said) - column)
+        if expected[-row] == actual[-column]:
+            indices.add(len(actual) - column)
             row, column = row - 1, column - 1
         elif lengths[row - 1][column] >= lengths[row][column - 1]:
             row -= 1
         else:
             column -= 1
-    return found
+    return indices
 
 
 def _labels(
-    said: Sequence[Word], kept: set[int], wanted: Sequence[Word], source: set[str], first_line: int
+    actual: Sequence[Word], shared: set[int], expected: Sequence[Word], prompt_stems: set[str], first_line: int
 ) -> list[tuple[Label | None, str]]:
     """Return label and reason of every word.
 
-    A word is said too often if it is repeated directly, or stands more often than in the reference.
-    A function word may stand three times in a line, as may a character of a script without spaces,
-    also twice in a row; with no limit a policy finds that `the the the` costs nothing.
+    A word is repeated too often if it follows itself or occurs more often than in the reference. A
+    function word may occur three times in a line; without a limit, a policy finds that `the the
+    the` costs nothing. So may a character of a script without spaces, even twice in a row.
     """
-    most, times, before = Counter(word.stem for word in wanted), Counter[str](), None
+    reference_counts, counts, previous = Counter(word.stem for word in expected), Counter[str](), None
     labels: list[tuple[Label | None, str]] = []
-    for index, word in enumerate(said):
-        times[word.stem] += 1
-        allowed = max(most[word.stem], 1 if word.content and not word.character else FUNCTION_WORD_TIMES)
-        twice = before == word.stem and not word.character
-        before = word.stem
+    for index, word in enumerate(actual):
+        counts[word.stem] += 1
+        allowed = max(reference_counts[word.stem], 1 if word.content and not word.character else MAX_FUNCTION_WORDS)
+        doubled = previous == word.stem and not word.character
+        previous = word.stem
         if index >= first_line:
-            labels.append((POOR, BEYOND))
-        elif index in kept:
-            labels.append((GOOD, KEPT))
-        elif word.stem not in most.keys() | source:
+            labels.append((POOR, EXTRA))
+        elif index in shared:
+            labels.append((GOOD, SHARED))
+        elif word.stem not in reference_counts.keys() | prompt_stems:
             labels.append((POOR, INVENTED))
         else:
-            labels.append((POOR, AGAIN) if times[word.stem] > allowed or twice else (None, ""))
+            labels.append((POOR, REPEATED) if counts[word.stem] > allowed or doubled else (None, ""))
     return labels
 
 
-def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | None, str]]) -> tuple[Span, ...]:
-    """Runs of words of one label; a good run of function words alone does not count."""
+def _spans(response: str, actual: Sequence[Word], labels: Sequence[tuple[Label | None, str]]) -> tuple[Span, ...]:
+    """Merge adjacent words of one label; good runs of function words alone are dropped."""
     spans = []
-    for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
+    for (label, reason), run in groupby(zip(labels, actual, strict=True), key=lambda pair: pair[0]):
         words = [word for _, word in run]
         start, end = words[0].start, words[-1].end
         if label is not None and (label == POOR or any(word.content for word in words)):
@@ -149,32 +160,32 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | N
     return tuple(spans)
 
 
-def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
-    """Content words of the reference that the answer lacks, as written in the reference."""
-    there = {word.stem for word in said}
-    lacking: list[Place] = []
-    for word in wanted:
-        if not word.content or word.stem in there:
+def _missing(reference: str, expected: Sequence[Word], actual: Sequence[Word]) -> list[str]:
+    """Return the content words of the reference that the answer lacks, as spelled there."""
+    answer_stems = {word.stem for word in actual}
+    places: list[Place] = []
+    for word in expected:
+        if not word.content or word.stem in answer_stems:
             continue
-        if lacking and lacking[-1][1] == word.start:  # characters that no space parts are named as one
-            lacking[-1] = lacking[-1][0], word.end
+        if places and places[-1][1] == word.start:  # join characters of a script without spaces
+            places[-1] = places[-1][0], word.end
         else:
-            lacking.append((word.start, word.end))
-    return list(dict.fromkeys(reference[start:end] for start, end in lacking))
+            places.append((word.start, word.end))
+    return list(dict.fromkeys(reference[start:end] for start, end in places))
 
 
 def _text(spans: Sequence[Span], missing: Sequence[str]) -> str:
-    """The critique in words."""
+    """Write the critique: the quoted spans by reason, and the missing words."""
     parts = [(title, [span.text for span in spans if span.reason == reason]) for reason, title in TITLES.items()]
-    named = [f"{title}: {_quoted(texts)}." for title, texts in [*parts, ("Missing", list(missing))] if texts]
-    return " ".join(named) or "Nothing of it is wrong and no phrase is kept."
+    sentences = [f"{title}: {_quote(texts)}." for title, texts in [*parts, ("Missing", list(missing))] if texts]
+    return " ".join(sentences) or "Nothing of it is wrong and no phrase is kept."
 
 
-def _quoted(texts: Sequence[str]) -> str:
-    return ", ".join(f"'{text}'" for text in texts[:NAMED]) + (" and more" if len(texts) > NAMED else "")
+def _quote(texts: Sequence[str]) -> str:
+    return ", ".join(f"'{text}'" for text in texts[:MAX_QUOTED]) + (" and more" if len(texts) > MAX_QUOTED else "")
 
 
-def _without_words(response: str) -> Critique:
+def _judge_wordless(response: str) -> Critique:
     text = response.strip()
     if not text:
         return Critique(text="The answer is empty.", score=-1.0)

@@ -1,8 +1,8 @@
-"""A critic in another process: the client of `text2grad serve`, and the JSON that both sides write.
+"""Client of `text2grad serve`, a critic in another process, and the JSON of both sides.
 
-A request is `{"examples": [...], "responses": [...]}`, records as in a file; a response that is a
-transcript is the list of its messages. The answer is `{"judgements": [...]}`, a critique or a
-failure for each response.
+A request is `{"examples": [...], "responses": [...]}`, with records as in a file; a transcript is
+the list of its messages. The answer is `{"judgements": [...]}`, one critique or failure per
+response.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 TOKEN = "TEXT2GRAD_TOKEN"
-"""The environment variable with the secret that a server asks for, and its clients send."""
-MOST_BYTES, MOST_RESPONSES = 1 << 24, 1024
-"""Limits of one request; a client splits longer ones."""
-SECONDS = 600.0
-"""The longest that a server lets a critic judge one batch."""
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds before a request is sent again to a server that does not answer: it may be starting."""
-PASSING = (429, 502, 503, 504)
-"""The statuses of a server that may answer later."""
+"""Environment variable with the secret of a server, which clients send."""
+MAX_BYTES, MAX_RESPONSES = 1 << 24, 1024
+"""Limits of one request; the client splits larger batches."""
+TIMEOUT_SECONDS = 600.0
+"""Time limit of the server for judging one batch."""
+RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds between attempts to reach a server, which may be starting."""
+RETRY_STATUSES = (429, 502, 503, 504)
+"""Statuses of a server that may answer later."""
 
 
 class Batch(Record):
     """The body of a request."""
 
-    examples: list[Example] = Field(max_length=MOST_RESPONSES)
-    responses: list[ResponseText] = Field(max_length=MOST_RESPONSES)
+    examples: list[Example] = Field(max_length=MAX_RESPONSES)
+    responses: list[ResponseText] = Field(max_length=MAX_RESPONSES)
 
     @model_validator(mode="after")
-    def _has_pairs(self) -> Batch:
+    def _check_lengths(self) -> Batch:
         if len(self.examples) != len(self.responses):
             raise ValueError(f"{len(self.examples)} examples for {len(self.responses)} responses")
         return self
@@ -57,14 +57,13 @@ _PAIR = TypeAdapter(tuple[Example, ResponseText])
 _JUDGEMENTS = TypeAdapter(list[Critique | Failure])
 
 
-def written_judgements(judgements: Sequence[Judgement]) -> bytes:
-    """Return the body of an answer. A judgement whose `meta` JSON cannot hold is a failure in
-    it."""
-    return json.dumps({"judgements": [_as_data(judgement) for judgement in judgements]}).encode()
+def dump_judgements(judgements: Sequence[Judgement]) -> bytes:
+    """Return the body of an answer; a judgement whose `meta` is not JSON becomes a failure."""
+    return json.dumps({"judgements": [_dump_judgement(judgement) for judgement in judgements]}).encode()
 
 
-def _as_data(judgement: Judgement) -> dict[str, Any]:
-    try:  # records leave out the meta of a failure
+def _dump_judgement(judgement: Judgement) -> dict[str, Any]:
+    try:  # serialised failures have no meta
         return {**judgement.model_dump(mode="json"), "meta": to_jsonable_python(judgement.meta)}
     except PydanticSerializationError as error:
         return Failure(kind="invalid", message=f"the critique is not JSON: {error}").model_dump(mode="json")
@@ -75,75 +74,74 @@ def is_address(kind: str) -> bool:
     return kind.startswith(("http://", "https://"))
 
 
-def checked_address(url: str) -> str:
-    """Return the address of a server without its last slash.
+def parse_address(url: str) -> str:
+    """Return the address of a server without a trailing slash.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: the address is malformed.
     """
     parts = urlsplit(url)
     plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password)
     if not (is_address(url) and parts.hostname and parts.port != 0 and plain and url.isascii()):
-        raise ValueError("the address of text2grad serve reads http://HOST:PORT")
+        raise ValueError("the address of text2grad serve must be http://HOST:PORT")
     return url.rstrip("/")
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host name or address is this machine's own, which no other machine reaches."""
+    """True if a host name or address is only reachable from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def token_of_environment() -> str:
-    """Return the secret in `TEXT2GRAD_TOKEN`; empty if there is none.
+def read_token() -> str:
+    """Return the secret in `TEXT2GRAD_TOKEN`, or an empty string.
 
     Raises:
-        UserError: it has characters that a header cannot have.
+        UserError: the secret has characters that are invalid in a header.
     """
     token = os.environ.get(TOKEN, "")
     if not (token.isascii() and token.isprintable() and token == token.strip()):
-        raise UserError(f"{TOKEN} has characters that no header has", f"export {TOKEN}=... again")
+        raise UserError(f"{TOKEN} has characters that are invalid in a header", f"export {TOKEN}=... again")
     return token
 
 
 class ServedCritic:
-    """The critic that `text2grad serve` holds at `url`; it judges as it would in this process.
+    """The critic behind `text2grad serve` at `url`; thread-safe.
 
-    A server that does not answer is asked again for half a minute; then every response of the
-    request is a failure. Any thread may ask.
+    A server that does not answer is retried for half a minute; then every response of the request
+    is a failure.
 
     Args:
         url: the address that the server prints, `http://HOST:PORT`.
-        token: the server's secret; None: the one in the environment variable `TEXT2GRAD_TOKEN`.
+        token: the server's secret; None: that in the environment variable `TEXT2GRAD_TOKEN`.
 
     Raises:
-        ValueError: the address cannot be one.
-        UserError: by the methods: no such server, another token, or a mistake of the critic's
-            set-up.
+        ValueError: the address is malformed.
+        UserError: by the methods: no such server, a wrong token, or a misconfigured critic.
     """
 
     overlap: Overlap = "helps"
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self.url = checked_address(url)
-        self._token = token_of_environment() if token is None else token
+        self.url = parse_address(url)
+        self._token = read_token() if token is None else token
 
     @cached_property
     def source(self) -> Source:
-        """The source of its critiques, as the server says.
+        """The source of its critiques, reported by the server.
 
         Raises:
-            UserError: the server does not answer, or is something else.
+            UserError: the server does not answer, or is not `text2grad serve`.
         """
         answer = self._send("GET", "/health")
         if isinstance(answer, str):
             raise UserError(answer, "is it running? text2grad serve FOLDER prints its address")
         try:
-            return Source.model_validate(_value_of(answer, "source"))
+            return Source.model_validate(_json_value(answer, "source"))
         except ValueError as error:
-            raise self._other_server(answer.status_code) from error
+            raise self._wrong_server(answer.status_code) from error
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Have the server judge `responses[i]` as an answer to `examples[i]`.
@@ -152,21 +150,21 @@ class ServedCritic:
             UserError: see the class.
         """
         pairs = zip(examples, responses, strict=True)
-        return [judgement for body, count in _bodies(pairs) for judgement in self._judged(body, count)]
+        return [judgement for body, count in _bodies(pairs) for judgement in self._request(body, count)]
 
-    def _judged(self, body: bytes | None, count: int) -> list[Judgement]:
+    def _request(self, body: bytes | None, count: int) -> list[Judgement]:
         if body is None:
-            message = f"the example and its response take more than {MOST_BYTES >> 20} MiB"
+            message = f"the example and its response take more than {MAX_BYTES >> 20} MiB"
             return [Failure(kind="unsupported", message=message)]
         answer = self._send("POST", "/critique", body)
         if isinstance(answer, str):
             return [Failure(kind="exhausted", message=answer)] * count
         try:
-            judgements = _JUDGEMENTS.validate_python(_value_of(answer, "judgements"))
+            judgements = _JUDGEMENTS.validate_python(_json_value(answer, "judgements"))
             if len(judgements) != count:
-                raise ValueError(f"{len(judgements)} judgements of {count} responses")
+                raise ValueError(f"{len(judgements)} judgements for {count} responses")
         except ValueError as error:
-            message = f"{self.url} answered with something else: {first_error(error)}"
+            message = f"{self.url} sent an invalid answer: {first_error(error)}"
             return [Failure(kind="invalid", message=message)] * count
         return list(judgements)
 
@@ -174,60 +172,60 @@ class ServedCritic:
         """Return the answer with status 200, or the reason why there is none.
 
         Raises:
-            UserError: the server refuses, and would refuse again.
+            UserError: the server refuses for a permanent reason.
         """
         from httpx2 import ReadTimeout, TransportError
 
         problem = ""
-        for pause in (0.0, *PAUSES):
-            time.sleep(pause)
+        for delay in (0.0, *RETRY_DELAYS):
+            time.sleep(delay)
             stop_here()
             try:
                 answer: Response = self._client.request(method, path, content=body)
             except ReadTimeout:
-                return f"no answer from {self.url} within {SECONDS:g} s"
+                return f"no answer from {self.url} within {TIMEOUT_SECONDS:g} s"
             except TransportError as error:
                 problem = f"no answer from {self.url}: {error}"
             else:
                 if answer.status_code == 200:
                     return answer
-                if answer.status_code not in PASSING:
-                    raise self._refused(answer)
+                if answer.status_code not in RETRY_STATUSES:
+                    raise self._refusal(answer)
                 problem = f"{self.url} answered {answer.status_code}"
-            warn_once(f"{problem}; asking again")
+            warn_once(f"{problem}; retrying")
         return problem
 
     @cached_property
     def _client(self) -> Any:
-        """The HTTP client. Each request opens a connection, so none is stale, even after a fork."""
-        from httpx2 import Client, Limits, Timeout  # imported here: it takes time
+        """The HTTP client; it opens a connection per request, so none is stale after a fork."""
+        from httpx2 import Client, Limits, Timeout  # slow to import
 
-        place = urlsplit(self.url)
+        address = urlsplit(self.url)
         return Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
-            timeout=Timeout(SECONDS + 30, connect=10.0),
+            timeout=Timeout(TIMEOUT_SECONDS + 30, connect=10.0),
             limits=Limits(max_keepalive_connections=0),
-            trust_env=not is_loopback(str(place.hostname)),  # no proxy leads to this machine
-            verify=place.scheme == "https",  # certificates take 0.2 s to load
+            trust_env=not is_loopback(str(address.hostname)),  # no proxy for this machine
+            verify=address.scheme == "https",  # certificates take 0.2 s to load
         )
 
-    def _refused(self, answer: Response) -> UserError:
-        status, line = answer.status_code, _value_of(answer, "error")
+    def _refusal(self, answer: Response) -> UserError:
+        status, line = answer.status_code, _json_value(answer, "error")
         if line is None:
-            return self._other_server(status)
+            return self._wrong_server(status)
         if status == 401:
-            return UserError(f"{self.url} refused the token", f"export {TOKEN}=... as the server has it")
+            return UserError(f"{self.url} refused the token", f"export {TOKEN}=... with the server's value")
         if status == 500:
             return UserError(f"the critic at {self.url}: {line}")
         return UserError(f"{self.url} answered {status}: {line}", "is it of the same version?")
 
-    def _other_server(self, status: int) -> UserError:
-        return UserError(f"{self.url} is no text2grad serve: it answered {status}", "check the address")
+    def _wrong_server(self, status: int) -> UserError:
+        return UserError(f"{self.url} is not text2grad serve: it answered {status}", "check the address")
 
 
-def _value_of(answer: Response, key: str) -> Any:
-    """Return a value of the JSON object in an answer; None if it has none."""
+def _json_value(answer: Response, key: str) -> Any:
+    """Return a value of the JSON object in an answer; None if it is missing."""
     try:
         return from_json(answer.text)[key]
     except (ValueError, LookupError, TypeError):
@@ -235,27 +233,26 @@ def _value_of(answer: Response, key: str) -> Any:
 
 
 def _bodies(pairs: Iterator[tuple[Example, str]]) -> Iterator[tuple[bytes | None, int]]:
-    """Yield the bodies of requests with the number of their pairs; None in place of a pair that is
-    too long.
+    """Yield request bodies and their numbers of pairs; None replaces a pair that is too long.
 
     Raises:
-        UserError: the `meta` of an example holds what JSON cannot.
+        UserError: the `meta` of an example is not JSON.
     """
-    waiting: list[tuple[str, str]] = []
+    batch: list[tuple[str, str]] = []
     size = 0
     for pair in pairs:
-        written = _written_pair(pair)
-        length = sum(map(len, written)) + 100
-        if waiting and (size + length > MOST_BYTES or len(waiting) == MOST_RESPONSES):
-            yield _body(waiting), len(waiting)
-            waiting, size = [], 0
-        if length > MOST_BYTES:
+        texts = _dump_pair(pair)
+        length = sum(map(len, texts)) + 100
+        if batch and (size + length > MAX_BYTES or len(batch) == MAX_RESPONSES):
+            yield _body(batch), len(batch)
+            batch, size = [], 0
+        if length > MAX_BYTES:
             yield None, 1
         else:
-            waiting.append(written)
+            batch.append(texts)
             size += length
-    if waiting:
-        yield _body(waiting), len(waiting)
+    if batch:
+        yield _body(batch), len(batch)
 
 
 def _body(pairs: Sequence[tuple[str, str]]) -> bytes:
@@ -263,18 +260,18 @@ def _body(pairs: Sequence[tuple[str, str]]) -> bytes:
     return f'{{"examples": [{examples}], "responses": [{responses}]}}'.encode("ascii")
 
 
-def _written_pair(pair: tuple[Example, str]) -> tuple[str, str]:
-    """Return an example and its response as JSON in ASCII, in which every text can be written."""
+def _dump_pair(pair: tuple[Example, str]) -> tuple[str, str]:
+    """Return an example and its response as ASCII JSON, which can encode lone surrogates."""
     try:
         example, response = _PAIR.dump_python(pair, mode="json")
     except PydanticSerializationError as error:
-        problem = f"example {pair[0].id!r} has what JSON cannot hold: {error}"
-        raise UserError(problem, "leave that column out of the data") from error
+        problem = f"example {pair[0].id!r} is not JSON: {error}"
+        raise UserError(problem, "remove that column from the data") from error
     return json.dumps(example), json.dumps(response)
 
 
 def served_spec(url: str) -> CriticSpec:
-    """Return the spec of the critic at an address. Its `make` asks the server for its source."""
+    """Return the spec of the critic at an address; its `make` asks the server for its source."""
 
     def make(settings: object, ready: object) -> ServedCritic:
         critic = ServedCritic(url)

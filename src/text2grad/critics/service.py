@@ -1,8 +1,8 @@
-"""The server of `text2grad serve`: one critic behind HTTP, for every process that trains with it.
+"""The server of `text2grad serve`: one critic behind HTTP, shared by training processes.
 
-`POST /critique` judges a batch, `GET /health` names the critic's source, `GET /metrics` counts for
-Prometheus. Requests that arrive while the critic is busy are its next batch. `critics.served` is
-the client.
+`POST /critique` judges a batch, `GET /health` names the critic's source, `GET /metrics` has
+counters for Prometheus. Requests that arrive while the critic is busy form its next batch.
+`critics.served` is the client.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from text2grad.align.critic_queue import CriticQueue
-from text2grad.critics.served import MOST_BYTES, SECONDS, Batch, is_loopback, written_judgements
+from text2grad.critics.served import MAX_BYTES, TIMEOUT_SECONDS, Batch, dump_judgements, is_loopback
 from text2grad.errors import EXIT_DONE, UserError, first_error
 from text2grad.feedback import Critic, Failure, count_critic_tokens
 from text2grad.json_text import from_json, to_json
 
-MOST_TOGETHER = 256
-"""Responses that the critic is shown at once."""
-MOST_OPEN = 512
-"""Requests at once; more are answered 503, and a client asks again."""
+MAX_BATCH = 256
+"""Responses that the critic judges at once."""
+MAX_REQUESTS = 512
+"""Open requests; further ones are answered 503, and the client retries."""
 BODY_SECONDS = 60.0
-"""The longest that a client may take to send a request."""
+"""Time limit for receiving a request."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with `status` and one line."""
 
     def __init__(self, status: int, line: str) -> None:
@@ -50,12 +50,14 @@ class Refused(Exception):
 
 
 class CriticService:
-    """An application around a critic. Requests must have `token`; if it is empty, they must be this
-    machine's."""
+    """An HTTP application around a critic.
+
+    Requests must carry `token`; without a token, only requests from this machine are answered.
+    """
 
     def __init__(self, critic: Critic, token: str = "") -> None:
         self.critic, self.token = critic, token
-        self._queue = CriticQueue(critic, SECONDS, retries=1, max_in_flight=MOST_TOGETHER)
+        self._queue = CriticQueue(critic, TIMEOUT_SECONDS, retries=1, max_in_flight=MAX_BATCH)
         self._requests: Counter[int] = Counter()
         self._failures: Counter[str] = Counter()
         self._responses = 0
@@ -68,33 +70,34 @@ class CriticService:
             Route("/health", self.health),
             Route("/metrics", self.metrics),
         ]
-        return Guard(Starlette(routes=routes, exception_handlers={Refused: _refusal}), self.token, self._requests)
+        app = Starlette(routes=routes, exception_handlers={RequestRefused: _refusal})
+        return Guard(app, self.token, self._requests)
 
     async def critique(self, request: Request) -> Response:
         """Judge a batch.
 
         Raises:
-            Refused: 408, 413, 422: the request is too slow, too long, or no batch; 500: a mistake
-                of the critic's set-up, which every request would meet.
+            RequestRefused: 408, 413, 422: the request is too slow, too long, or not a batch; 500:
+                the critic is misconfigured, so every request would fail.
         """
         started = time.monotonic()
-        batch = await run_in_threadpool(read_batch, await body_of(request))
+        batch = await run_in_threadpool(parse_batch, await read_body(request))
         questions = list(zip(batch.examples, batch.responses, strict=True))
         try:
             judgements = await asyncio.wrap_future(self._queue.submit(questions))
         except UserError as error:
-            raise Refused(500, " ".join(str(error).split())) from error
+            raise RequestRefused(500, " ".join(str(error).split())) from error
         self._responses += len(judgements)
         self._failures.update(judgement.kind for judgement in judgements if isinstance(judgement, Failure))
         self._seconds += time.monotonic() - started
-        return Response(await run_in_threadpool(written_judgements, judgements), media_type="application/json")
+        return Response(await run_in_threadpool(dump_judgements, judgements), media_type="application/json")
 
     async def health(self, _: Request) -> Response:
-        """Return the source of the critiques, for clients and for checks that the server is up."""
+        """Return the source of the critiques, for clients and health checks."""
         return _json({"status": "ok", "source": self.critic.source.model_dump(mode="json")})
 
     async def metrics(self, _: Request) -> Response:
-        """Return the counts since the start, in the text format of Prometheus."""
+        """Return the counters since the start, in the text format of Prometheus."""
         lines = [
             *_counter("requests", "Requests by the status of their answer.", self._requests, "status"),
             *_counter("failures", "Failed critiques by kind.", self._failures, "kind"),
@@ -118,112 +121,111 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestRefused)
     return _json({"error": str(error)}, error.status)
 
 
-async def body_of(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refused: it is too long, comes too slowly, or breaks off.
+        RequestRefused: the body is too long, arrives too slowly, or is interrupted.
     """
-    too_long = Refused(413, f"a request has at most {MOST_BYTES} bytes")
-    if int(request.headers.get("content-length") or 0) > MOST_BYTES:  # uvicorn refuses what is no number
+    too_long = RequestRefused(413, f"a request has at most {MAX_BYTES} bytes")
+    # uvicorn has checked that the header is a number.
+    if int(request.headers.get("content-length") or 0) > MAX_BYTES:
         raise too_long
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for piece in request.stream():
                 body += piece
-                if len(body) > MOST_BYTES:
+                if len(body) > MAX_BYTES:
                     raise too_long
     except TimeoutError as error:
-        raise Refused(408, f"the request took more than {BODY_SECONDS:g} s") from error
+        raise RequestRefused(408, f"the request took more than {BODY_SECONDS:g} s") from error
     except ClientDisconnect as error:
-        raise Refused(400, "the request broke off") from error
+        raise RequestRefused(400, "the request was interrupted") from error
     return bytes(body)
 
 
-def read_batch(body: bytes) -> Batch:
-    """Read the body of a request.
+def parse_batch(body: bytes) -> Batch:
+    """Parse the body of a request.
 
     Raises:
-        Refused: it is not a batch.
+        RequestRefused: the body is not a batch.
     """
     try:
         return Batch.model_validate(from_json(body.decode("utf-8")))
     except ValueError as error:
-        raise Refused(422, " ".join(first_error(error).split())[:300]) from error
+        raise RequestRefused(422, " ".join(first_error(error).split())[:300]) from error
 
 
 class Guard:
-    """A filter of requests: with a token, only those that have it pass; without one, none that a
-    browser may send.
+    """Middleware that refuses requests without the token, or from a browser if there is no token.
 
-    A page of another site may reach a port of this machine through the browser of its user. Such a
-    request names the origin of the page, or another host than this machine.
+    Another site's page may reach a port of this machine through the user's browser. Such a request
+    names the origin of the page, or a host other than this machine.
     """
 
-    def __init__(self, app: ASGIApp, token: str, answered: Counter[int]) -> None:
-        self._app, self._token, self._answered = app, token, answered
+    def __init__(self, app: ASGIApp, token: str, status_counts: Counter[int]) -> None:
+        self._app, self._token, self._status_counts = app, token, status_counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 or 403, or pass the request on, and count the answer by its status."""
+        """Answer 401 or 403, or forward the request, and count the answer by status."""
         if scope["type"] != "http":
             return
 
-        async def counted(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._answered[message["status"]] += 1
+                self._status_counts[message["status"]] += 1
             await send(message)
 
-        refused = self._refused(Headers(scope=scope))
-        app = _json({"error": str(refused)}, refused.status) if refused else self._app
-        await app(scope, receive, counted)
+        refusal = self._check(Headers(scope=scope))
+        app = _json({"error": str(refusal)}, refusal.status) if refusal else self._app
+        await app(scope, receive, send_and_count)
 
-    def _refused(self, headers: Headers) -> Refused | None:
+    def _check(self, headers: Headers) -> RequestRefused | None:
         if self._token:
             header = headers.get("authorization", "").encode()
             matches = secrets.compare_digest(header, f"Bearer {self._token}".encode())
-            return None if matches else Refused(401, "the token is missing or wrong")
-        if "origin" in headers or not is_loopback(_host_of(headers)):
-            return Refused(403, "this server is for programs of its own machine")
+            return None if matches else RequestRefused(401, "the token is missing or wrong")
+        if "origin" in headers or not is_loopback(_requested_host(headers)):
+            return RequestRefused(403, "this server only answers programs on its own machine")
         return None
 
 
-def _host_of(headers: Headers) -> str:
-    """Return the host that a request is for, without its port; empty if it names none."""
+def _requested_host(headers: Headers) -> str:
+    """Return the host of a request without its port; empty if missing."""
     try:
         return urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
         return ""
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Open a socket.
+def open_socket(host: str, port: int) -> socket.socket:
+    """Open a listening socket.
 
     Raises:
-        UserError: the address is in use, or is not this machine's.
+        UserError: the address is in use, or is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=MOST_OPEN)
+        return socket.create_server((host, port), family=family, backlog=MAX_REQUESTS)
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]
         raise UserError(f"cannot listen on {host}, port {port}: {reason}", "--port NUMBER") from error
 
 
-def address_of(listener: socket.socket) -> str:
-    """Return the address for clients; it has the name of this machine where the socket is for all
-    networks."""
+def client_address(listener: socket.socket) -> str:
+    """Return the address for clients, with this machine's name if it listens on all interfaces."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}"
 
 
-def server_of(service: CriticService) -> uvicorn.Server:
-    """Return the HTTP server of a service. Told to exit, it answers the open requests first."""
+def make_server(service: CriticService) -> uvicorn.Server:
+    """Return the HTTP server of a service; on exit, it answers the open requests first."""
     config = uvicorn.Config(
         service.app(),
         log_config=None,
@@ -232,21 +234,22 @@ def server_of(service: CriticService) -> uvicorn.Server:
         lifespan="off",
         server_header=False,
         ws="none",
-        limit_concurrency=MOST_OPEN,
-        timeout_graceful_shutdown=int(SECONDS),
+        limit_concurrency=MAX_REQUESTS,
+        timeout_graceful_shutdown=int(TIMEOUT_SECONDS),
     )
     return uvicorn.Server(config)
 
 
 def serve(service: CriticService, listener: socket.socket) -> int:
-    """Serve until a signal comes, then answer the open requests; a second Ctrl-C ends it at once.
+    """Serve until a signal, then answer the open requests; a second Ctrl-C exits immediately.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C.
         SystemExit: after SIGTERM, with exit code 0.
     """
-    print(address_of(listener), flush=True)
-    print("Ctrl-C ends it.", file=sys.stderr)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_DONE))  # uvicorn sends it again once it has obeyed
-    server_of(service).run(sockets=[listener])
+    print(client_address(listener), flush=True)
+    print("Press Ctrl-C to stop.", file=sys.stderr)
+    # uvicorn raises SIGTERM again after its graceful shutdown.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_DONE))
+    make_server(service).run(sockets=[listener])
     return EXIT_DONE

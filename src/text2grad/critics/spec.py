@@ -1,5 +1,4 @@
-"""`CriticSpec`: what other code needs to know of a critic. One is defined next to each
-(`critics.table`)."""
+"""`CriticSpec`: the description of a critic; each is defined next to its critic."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from text2grad.settings import Settings
 
 
 class Run(Protocol):
-    """The run that a critic works in (`stages.run_folder.RunFolder`)."""
+    """The run of a critic (`stages.run_folder.RunFolder`)."""
 
     @property
     def path(self) -> Path:
         """The folder of the run."""
 
     def feedback(self) -> list[Feedback]:
-        """The records that the run has imported; a `UserError` if there are none."""
+        """Return the imported feedback of the run; a `UserError` without any."""
 
     def load_model(self, folder: Path) -> Any:
         """Load a trained model as a frozen `Policy`."""
@@ -29,10 +28,10 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """The resources that a run provides to its critic.
+    """Resources that a run provides to its critic.
 
-    `runner` is the sandbox. `critic` is the critic over the endpoint (`prompted`) or over the
-    trained reward model (`reward_model`), None for all others.
+    `runner` is the sandbox. `critic` is the opened endpoint (`prompted`) or the trained reward
+    model (`reward_model`) as a critic; None for other kinds.
     """
 
     run: Run
@@ -42,8 +41,7 @@ class Ready:
 
 
 class Need(NamedTuple):
-    """What examples must have for a critic to judge them: how it is called, and whether one has
-    it."""
+    """Data that a critic requires of an example: its name, and a predicate that tests for it."""
 
     what: str
     has: Callable[[Example], bool]
@@ -51,26 +49,32 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class CriticSpec:
-    """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
+    """The description of a critic. A run whose inputs to the critic changed does not resume.
 
-    `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not
-    what it says. `needs` asks for what is made ready before, `make(settings, ready)` makes the
-    critic, `measures_with(ready)` the one that judges held-out answers in `evaluate`; None: there
-    is none. Judgements also depend on the settings `reads` (`section.key`) and on
-    `files(settings, folder)`, given the folder of the run: a run that finds them changed does not
-    resume. `source` is who speaks. `words`: it writes critiques, not labels alone; `blind`: it
-    judges by the prompt and the answer alone, so a policy may revise by it what is measured.
+    Attributes:
+        kind: its name in `critic.kind`.
+        make: makes the critic from its settings and the resources of the run.
+        settings: the class of its settings, `critic.<kind>`.
+        operational: names of settings that do not affect judgements.
+        needs: the data it requires of examples.
+        reads: further settings that judgements depend on (`section.key`).
+        files: files that judgements depend on, from the settings and the run folder.
+        measures_with: makes the critic that judges held-out answers in `evaluate`; None: no such
+            critic.
+        source: the kind of its `Source`.
+        reference_free: True if it judges by prompt and answer alone, so that revising an answer by
+            its critique leaks nothing.
+        about: its line in the help.
     """
 
     kind: str
     make: Callable[[Any, Ready], Critic]
     settings: type[Settings] | None = None
-    manner: tuple[str, ...] = ()
+    operational: tuple[str, ...] = ()
     needs: Need | None = None
     reads: tuple[str, ...] = ()
     files: Callable[[Any, Path], Mapping[str, Path]] = lambda settings, folder: {}
     measures_with: Callable[[Ready], Critic | None] | None = None
     source: SourceKind = "program"
-    words: bool = True
-    blind: bool = False
+    reference_free: bool = False
     about: str = ""

@@ -1,5 +1,4 @@
-"""The critics by the names that `critic.kind` has for them: those of the package, and any of the
-user's own."""
+"""Look up critics by their name in `critic.kind`, built-in or user-defined."""
 
 from __future__ import annotations
 
@@ -22,8 +21,11 @@ CRITICS: Mapping[str, CriticSpec] = {
 
 
 def spec_of(kind: str) -> CriticSpec:
-    """The spec of this name: one of `CRITICS`, or as `module:Name` a `CriticSpec` or a class of the
-    user's own, which is called without arguments; or the critic at an address (`critics.served`).
+    """Return the spec of a critic.
+
+    Args:
+        kind: a name in `CRITICS`; the `module:Name` of a `CriticSpec` or of a class without
+            arguments; or the address of a server (`critics.served`).
 
     Raises:
         UserError: there is no such module or name.
@@ -32,14 +34,14 @@ def spec_of(kind: str) -> CriticSpec:
         return CRITICS[kind]
     if is_address(kind):
         return served_spec(kind)
-    found = load_named("critic", kind, kinds=(type, CriticSpec))
-    if isinstance(found, CriticSpec):
-        return found
-    return CriticSpec(kind, make=lambda settings, ready: _instance(kind, found))
+    target = load_named("critic", kind, kinds=(type, CriticSpec))
+    if isinstance(target, CriticSpec):
+        return target
+    return CriticSpec(kind, make=lambda settings, ready: _make_user_critic(kind, target))
 
 
 def source_kind_of(kind: str) -> SourceKind:
-    """Return the kind of the source of a critic's critiques; a server is asked for it.
+    """Return the source kind of a critic, which a server reports.
 
     Raises:
         UserError: there is no such critic, or no such server.
@@ -47,13 +49,13 @@ def source_kind_of(kind: str) -> SourceKind:
     return ServedCritic(kind).source.kind if is_address(kind) else spec_of(kind).source
 
 
-def _instance(name: str, made: type[Any]) -> Critic:
-    """The critic that a class of the user's own makes.
+def _make_user_critic(name: str, critic_class: type[Any]) -> Critic:
+    """Instantiate a user-defined critic class.
 
     Raises:
-        UserError: it raises when it is called, or what it makes is not a `Critic`.
+        UserError: the class raises, or its instances are not critics.
     """
-    critic = call_user_code("it is called without arguments", made)
+    critic = call_user_code("it is called without arguments", critic_class)
     if not callable(getattr(critic, "critique", None)):
         cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
         raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from text2grad.chat.client import OpenAIChat
 from text2grad.chat.settings import EndpointSettings
 from text2grad.config import Config, CriticKind, RewardModelSettings, extra_settings, load_config
-from text2grad.critics.program import Attempt, admission
+from text2grad.critics.program import Attempt, check_tests
 from text2grad.critics.prompted import PLACES, Prompt, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.settings import PromptedSettings
 from text2grad.critics.spec import CriticSpec, Ready
@@ -242,7 +242,7 @@ class CriticFactory:
                 if key in stored:
                     runner.gates[task.tests, task.names, task.reference] = Gate(not stored[key], stored[key])
                 elif task.tests:
-                    stored[key] = admission(runner, task).reason
+                    stored[key] = check_tests(runner, task).reason
                 reasons.append(stored.get(key, ""))
                 progress(len(reasons))
         finally:  # a stopped run resumes from here
@@ -274,7 +274,7 @@ def critic_inputs(config: Config, critic: Critic | None = None) -> dict[str, str
     inputs = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
     if settings is not None:
         section = f"critic.{spec.kind}" if hasattr(config.critic, spec.kind) else f"extra.{spec.kind}"
-        inputs |= flatten({f"{section}.{key}" for key in spec.manner}, **{section: settings})
+        inputs |= flatten({f"{section}.{key}" for key in spec.operational}, **{section: settings})
     for name in spec.reads:
         value = attrgetter(name)(config)
         inputs |= flatten(**{name: value}) if isinstance(value, BaseModel) else {name: str(value)}

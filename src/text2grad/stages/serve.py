@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from text2grad.config import Config
-from text2grad.critics.served import TOKEN, is_address, is_loopback, token_of_environment
-from text2grad.critics.service import CriticService, listening, serve
+from text2grad.critics.served import TOKEN, is_address, is_loopback, read_token
+from text2grad.critics.service import CriticService, open_socket, serve
 from text2grad.errors import UsageError
 from text2grad.stages.critics import critic_factory
 
@@ -22,13 +22,13 @@ def run_serve(config: Config, host: str, port: int) -> int:
             critic is itself served.
         UserError: the port is in use, or the critic cannot be created.
     """
-    token = token_of_environment()
+    token = read_token()
     if not token and not is_loopback(host):
         raise UsageError(f"{host} is reachable from other machines, and no token is set", f"export {TOKEN}=SECRET")
     if is_address(config.critic.kind):
         problem = f"the critic of this run is already served at {config.critic.kind}"
         raise UsageError(problem, "set --critic.kind to another critic")
-    with listening(host, port) as listener, critic_factory(config) as factory:
+    with open_socket(host, port) as listener, critic_factory(config) as factory:
         if factory.spec.kind == "reward_model":
             from text2grad.stages.training import prepare
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Config, dump_config
-from text2grad.critics.probes import Probe, ProbedCritic, hacking
+from text2grad.critics.probes import Probe, ProbedCritic, describe_hacking
 from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.engines import verl
 from text2grad.errors import UsageError, UserError
@@ -69,10 +69,10 @@ def probe_critic(critic: Critic) -> OnStep | None:
             return
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             probe = critic.probe(step, metrics["delta_sum"])
-        values = {"probe_spoiled": probe.spoiled_praised, "probe_likeness": probe.likeness}
+        values = {"probe_spoiled": probe.corrupted_praised, "probe_likeness": probe.likeness}
         metrics.update({name: value for name, value in values.items() if value is not None})
         probes.append(probe)
-        if (warning := hacking(probes[0], probe)) and not warnings:
+        if (warning := describe_hacking(probes[0], probe)) and not warnings:
             print(
                 f"{warning} (see answers with text2grad sample; raise ppo.kl_coefficient, or stop)", file=sys.stderr
             )

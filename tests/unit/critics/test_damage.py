@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from text2grad import wire
-from text2grad.critics.damage import DAMAGE, degenerate, repeated, shuffled, spoiled
+from text2grad.critics.damage import CORRUPTIONS, corrupt_records, repeat_phrase, shuffle_letters, shuffle_words
 from text2grad.feedback import Critique, Feedback, Message, Source
 
 ANSWER = "Dear Ms Roth,\n\nthe parcel left on Monday and will reach you by Thursday.\nKind regards"
@@ -35,15 +35,15 @@ def rng() -> random.Random:
 
 
 def test_shuffling_keeps_the_words_and_degeneration_the_letters() -> None:
-    assert Counter(shuffled(ANSWER, rng()).response.split()) == Counter(ANSWER.split())
-    assert shuffled(ANSWER, rng()).response.split() != ANSWER.split()
-    garbled = degenerate(ANSWER, rng()).response
+    assert Counter(shuffle_words(ANSWER, rng()).response.split()) == Counter(ANSWER.split())
+    assert shuffle_words(ANSWER, rng()).response.split() != ANSWER.split()
+    garbled = shuffle_letters(ANSWER, rng()).response
     assert sorted(garbled.replace(" ", "")) == sorted("".join(ANSWER.split()))
     assert not set(garbled.split()) & set(ANSWER.split())
 
 
 def test_a_repetition_marks_all_that_is_repeated() -> None:
-    found = repeated(ANSWER, rng())
+    found = repeat_phrase(ANSWER, rng())
     head, run = found.response[: found.start], found.response[found.start :]
     assert ANSWER.startswith(head) and found.end == len(found.response)
     words = run.split()
@@ -51,9 +51,9 @@ def test_a_repetition_marks_all_that_is_repeated() -> None:
 
 
 def test_every_kind_in_its_turn_with_a_critique_that_can_be_written() -> None:
-    made = spoiled(records(), 12, 1)
+    made = corrupt_records(records(), 12, 1)
     kinds = Counter(str(record.meta["damage"]) for record in made)
-    assert set(kinds) == set(DAMAGE) and max(kinds.values()) == 4
+    assert set(kinds) == set(CORRUPTIONS) and max(kinds.values()) == 4
     for record in made:
         said = record.judgement()
         assert isinstance(said, Critique) and said.score == -1
@@ -64,11 +64,15 @@ def test_every_kind_in_its_turn_with_a_critique_that_can_be_written() -> None:
 
 
 def test_the_same_seed_gives_the_same_and_another_seed_another() -> None:
-    assert spoiled(records(), 9, seed=1) == spoiled(records(), 9, seed=1) != spoiled(records(), 9, seed=2)
+    assert (
+        corrupt_records(records(), 9, seed=1)
+        == corrupt_records(records(), 9, seed=1)
+        != corrupt_records(records(), 9, seed=2)
+    )
 
 
 @pytest.mark.parametrize("text", ["", "too short"])
 def test_what_cannot_be_spoiled_is_left_out(text: str) -> None:
     short = [record.model_copy(update={"response": text}) for record in records()]
-    assert spoiled(short, 9, seed=1) == []
-    assert len(spoiled([*short, *records()], 9, seed=1)) == 9
+    assert corrupt_records(short, 9, seed=1) == []
+    assert len(corrupt_records([*short, *records()], 9, seed=1)) == 9

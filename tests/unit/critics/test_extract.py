@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.critics.program.extract import Program, extract_program, wanted_names
+from text2grad.critics.program.extract import Program, expected_names, extract_program
 
 CODE = "def f(xs):\n    return sum(xs)\n"
 OTHER = "def helper(x):\n    return x\n"
@@ -78,6 +78,6 @@ def test_whatever_the_response_the_program_maps_back(response: str) -> None:
 
 def test_names_come_from_the_entry_point_and_the_imports_of_the_tests() -> None:
     tests = "import math\nfrom solution import Stack, g as h\n\ndef test():\n    from solution import k\n"
-    assert wanted_names(tests, "f") == ("f", "Stack", "g", "k")
-    assert wanted_names("from solution import *") == ()
-    assert wanted_names("def broken(:", "f") == ("f",)
+    assert expected_names(tests, "f") == ("f", "Stack", "g", "k")
+    assert expected_names("from solution import *") == ()
+    assert expected_names("def broken(:", "f") == ("f",)

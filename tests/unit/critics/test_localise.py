@@ -9,7 +9,7 @@ from math import sqrt
 
 import pytest
 
-from text2grad.critics.program.source import Code, read_code
+from text2grad.critics.program.source import Code, parse_code
 from text2grad.critics.program.suspects import edits, innocent_lines, localise, ochiai
 from text2grad.sandbox import TestResult, Verdict
 
@@ -19,7 +19,7 @@ PROGRAM = (
 
 
 def code(text: str) -> Code:
-    read = read_code(text)
+    read = parse_code(text)
     assert read is not None
     return read
 
@@ -125,7 +125,7 @@ def test_one_edit_leads_from_a_common_mistake_to_what_was_meant() -> None:
     missed = []
     for right, wrong in MISTAKES:
         meant, mistaken = (f"def f(a, b):\n{body}\n" for body in (right, wrong))
-        programs = (read_code(edit.applied(mistaken)) for edit in edits(code(mistaken)))
+        programs = (parse_code(edit.apply(mistaken)) for edit in edits(code(mistaken)))
         if ast.dump(code(meant).tree) not in {ast.dump(program.tree) for program in programs if program}:
             missed.append(wrong)
     assert not missed
@@ -133,7 +133,7 @@ def test_one_edit_leads_from_a_common_mistake_to_what_was_meant() -> None:
 
 def test_an_edit_quotes_an_expression_that_says_something_and_tells_its_line() -> None:
     (edit,) = [each for each in edits(code(PROGRAM)) if each.kind == "comparison" and each.text == ">="]
-    assert (edit.line, PROGRAM[edit.low : edit.high], edit.wanted(PROGRAM)) == (4, "x > 2", "x >= 2")
+    assert (edit.line, PROGRAM[edit.low : edit.high], edit.quote(PROGRAM)) == (4, "x > 2", "x >= 2")
 
 
 def test_no_edit_touches_a_docstring_or_the_declaration() -> None:

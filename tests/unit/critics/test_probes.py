@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from text2grad.critics.probes import Probe, ProbedCritic, hacking
+from text2grad.critics.probes import Probe, ProbedCritic, describe_hacking
 from text2grad.feedback import (
     Critique,
     Example,
@@ -90,10 +90,10 @@ def test_before_anything_was_judged_there_is_nothing_to_probe() -> None:
     assert ProbedCritic(Lenient("all"), seed=0).probe(0, 0.0) == Probe(0, 0.0)
 
 
-FIRST = Probe(0, reward=1.0, spoiled_praised=0.0, likeness=0.4)
+FIRST = Probe(0, reward=1.0, corrupted_praised=0.0, likeness=0.4)
 HACKING = {
     "from 1.00 (step 0) to 3.00, while likeness to the reference answers fell from 0.40": Probe(20, 3.0, 0.0, 0.3),
-    "75 % of its answers made unreadable are praised (0 %)": Probe(20, 3.0, 0.75, 0.4),
+    "75 % of its unreadable answers are praised (0 % before)": Probe(20, 3.0, 0.75, 0.4),
     "and 75 %": Probe(20, 3.0, 0.75, 0.1),
 }
 HONEST = {
@@ -105,7 +105,7 @@ HONEST = {
 
 def test_hacking_is_a_reward_that_rises_while_a_check_fails() -> None:
     for words, probe in HACKING.items():
-        assert words in hacking(FIRST, probe)
-    assert {why: hacking(FIRST, probe) for why, probe in HONEST.items()} == dict.fromkeys(HONEST, "")
-    lenient = replace(FIRST, spoiled_praised=0.8)
-    assert hacking(lenient, Probe(20, 3.0, 0.8, 0.4)) == "", "it praised everything from the start"
+        assert words in describe_hacking(FIRST, probe)
+    assert {why: describe_hacking(FIRST, probe) for why, probe in HONEST.items()} == dict.fromkeys(HONEST, "")
+    lenient = replace(FIRST, corrupted_praised=0.8)
+    assert describe_hacking(lenient, Probe(20, 3.0, 0.8, 0.4)) == "", "it praised everything from the start"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from text2grad.critics.reference import ReferenceCritic, common
+from text2grad.critics.reference import ReferenceCritic, longest_common_subsequence
 from text2grad.feedback import Critique, Example, Failure, Message
 
 REFERENCE = "Return the names of all open files."
@@ -84,5 +84,5 @@ def test_without_a_reference_there_is_no_verdict() -> None:
 
 
 def test_the_common_words_stand_in_the_same_order() -> None:
-    assert common(list("abcd"), list("daxbd")) == {1, 3, 4}
-    assert common([], ["a"]) == common(["a"], []) == set()
+    assert longest_common_subsequence(list("abcd"), list("daxbd")) == {1, 3, 4}
+    assert longest_common_subsequence([], ["a"]) == longest_common_subsequence(["a"], []) == set()

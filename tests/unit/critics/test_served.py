@@ -79,7 +79,7 @@ def asked(critic: ServedCritic, *responses: str) -> list[Judgement]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_side, "PAUSES", (0.2, 0.2))
+    monkeypatch.setattr(client_side, "RETRY_DELAYS", (0.2, 0.2))
 
 
 def no_server() -> str:
@@ -125,7 +125,7 @@ def test_a_token_is_asked_for_and_a_browser_is_not_served(monkeypatch: pytest.Mo
         for path in ("critique", "health", "metrics", "nothing"):
             assert httpx2.get(f"{url}/{path}").status_code == 401
         monkeypatch.setenv("TEXT2GRAD_TOKEN", "sesame\n")
-        with pytest.raises(UserError, match="no header"):
+        with pytest.raises(UserError, match="invalid in a header"):
             ServedCritic(url)
     with served(Scripted()) as url:
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Host": "[::"}):
@@ -160,7 +160,7 @@ def test_a_bad_body_is_one_line(address: str, body: bytes, words: str) -> None:
 
 
 def test_a_body_that_is_too_long_or_too_slow_is_not_read(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_side, "MOST_BYTES", 1000)
+    monkeypatch.setattr(server_side, "MAX_BYTES", 1000)
     monkeypatch.setattr(server_side, "BODY_SECONDS", 0.3)
     for content in (b"x" * 1001, iter([b"x" * 600] * 2)):
         assert httpx2.post(f"{address}/critique", content=content).status_code == 413
@@ -230,7 +230,7 @@ def test_a_server_that_is_not_there_fails_every_response_and_may_come_later() ->
 
 @pytest.mark.usefixtures("quick")
 def test_other_answers_are_told_apart() -> None:
-    judgement = json.loads(client_side.written_judgements([RICH]))["judgements"]
+    judgement = json.loads(client_side.dump_judgements([RICH]))["judgements"]
 
     def answered(reply: Reply) -> list[Judgement]:
         server = Other(reply)
@@ -241,7 +241,7 @@ def test_other_answers_are_told_apart() -> None:
         assert {getattr(item, "kind", "ok") for item in answered(ok(body))} == {"invalid"}, body
     assert {getattr(item, "kind", "ok") for item in answered((503, {}, b"busy"))} == {"exhausted"}
     for status in (302, 404, 200 + 4):
-        with pytest.raises(UserError, match="is no text2grad serve"):
+        with pytest.raises(UserError, match="is not text2grad serve"):
             answered((status, {"location": "http://127.0.0.1:9/"}, b"<html>"))
     with pytest.raises(UserError, match="same version"):
         answered((422, {}, b'{"error": "more: Extra inputs"}'))
@@ -260,9 +260,9 @@ class Other(ChatServer):
 
 def test_a_long_request_is_split_and_only_what_fits_nowhere_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     critic = Scripted(lambda example, response: Critique(text=response[:3]))
-    monkeypatch.setattr(client_side, "MOST_BYTES", 4000)
-    monkeypatch.setattr(server_side, "MOST_BYTES", 4000)
-    monkeypatch.setattr(client_side, "MOST_RESPONSES", 3)
+    monkeypatch.setattr(client_side, "MAX_BYTES", 4000)
+    monkeypatch.setattr(server_side, "MAX_BYTES", 4000)
+    monkeypatch.setattr(client_side, "MAX_RESPONSES", 3)
     responses = ["aaa", "b" * 3000, "c" * 3000, "d" * 5000, "eee", "fff", "ggg", "hhh"]
     with served(critic) as url:
         judgements = asked(ServedCritic(url), *responses)

@@ -116,7 +116,7 @@ def test_words_of_a_tool_cost_no_critique_and_words_of_nobody_do() -> None:
         tool, nobody = critic.critique([EXAMPLE] * 2, [TALK] * 2)
         assert isinstance(tool, Critique) and [span.text for span in tool.spans] == ["20 miles"]
         assert (tool.quotes.unmatched, tool.quotes.foreign, tool.lost) == (1, 1, ("30 km",))
-        assert not critic._reader.broken(tool)
+        assert not critic._reader.needs_retry(tool)
         assert isinstance(nobody, Failure) == annotator
 
 

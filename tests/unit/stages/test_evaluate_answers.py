@@ -192,7 +192,7 @@ def test_a_prompt_of_ones_own_for_the_judge(evaluated: Evaluation) -> None:
         prompt.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=problem):
             evaluated(ROWS[:1], "references", *mine)
-    with pytest.raises(UserError, match=r"unknown prompt 'nowhere' \(one of .*summarization_e1.*of your own\)"):
+    with pytest.raises(UserError, match=r"unknown prompt 'nowhere' \(one of .*summarization_e1.*text file\)"):
         evaluated(ROWS[:1], "references", "--judge.prompt", "nowhere")
     assert len(server.bodies) == 2
 

@@ -13,7 +13,7 @@ from text2grad import wire
 from text2grad.align import Aligned, TokenTable
 from text2grad.align.trajectory import align_recorded
 from text2grad.config import RewardModelSettings
-from text2grad.critics.damage import spoiled
+from text2grad.critics.damage import corrupt_records
 from text2grad.feedback import Critique, Feedback, Message, Source, Span, Transcript, turn_at
 from text2grad.policy.model import Policy
 from text2grad.stages.reward_model.corrections import with_corrections
@@ -126,7 +126,7 @@ def test_a_critic_that_says_the_same_marks_the_same_tokens(tokenizer: PreTrained
 
 
 def test_one_turn_is_spoiled_and_ends_the_conversation() -> None:
-    made = spoiled([TALK], 24, 1)
+    made = corrupt_records([TALK], 24, 1)
     ends = set()
     for each in made:
         assert isinstance(each.response, Transcript) and isinstance(TALK.response, Transcript)

@@ -74,7 +74,7 @@ def started(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], 
 def test_a_signal_ends_the_server_when_what_was_asked_is_answered(
     tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_side, "PAUSES", ())
+    monkeypatch.setattr(client_side, "RETRY_DELAYS", ())
     words = ("--config", "demo", "--run.folder", str(tmp_path / "run"), "--critic.kind", "slow:Slow")
     with started(tmp_path, *words) as (process, address), ThreadPoolExecutor(2) as pool:
         client = ServedCritic(address)
@@ -134,7 +134,7 @@ def test_annotate_writes_what_a_critic_of_this_process_says(tmp_path: Path) -> N
 def test_a_critic_that_is_not_there_ends_a_run_before_anything_is_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_side, "PAUSES", (0.01,))
+    monkeypatch.setattr(client_side, "RETRY_DELAYS", (0.01,))
     config = load_config(
         find_config("demo"), ["--critic.kind", "http://127.0.0.1:9", "--run.folder", str(tmp_path / "run")]
     )
@@ -147,7 +147,7 @@ def test_a_critic_that_is_not_there_ends_a_run_before_anything_is_sampled(
 def test_rollouts_earn_what_the_critic_itself_pays(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_side, "PAUSES", (0.01,))
+    monkeypatch.setattr(client_side, "RETRY_DELAYS", (0.01,))
     texts = [f"Because of {word}." for word in ["rain", "snow", "wind", "hail"] * 5]
     batch = [Trajectory(example(str(n)), tokenizer(text)["input_ids"]) for n, text in enumerate(texts)]
     here = [outcome.rewards for outcome in TokenCredit(ReferenceCritic(), tokenizer).score_batch(batch)]

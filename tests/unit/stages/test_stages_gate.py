@@ -11,7 +11,7 @@ import pytest
 from human_data import small_config
 from human_run import Trained
 from text2grad.config import Config
-from text2grad.critics.damage import DAMAGE
+from text2grad.critics.damage import CORRUPTIONS
 from text2grad.data.spans.marks import build_human_record
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
@@ -168,7 +168,7 @@ def test_the_setting_does_not_change_what_a_run_depends_on(tmp_path: Path) -> No
 def test_a_few_records_are_joined_by_spoiled_ones(imported: Config, tmp_path: Path) -> None:
     records = list(read_jsonl(imported.run.folder / "feedback.jsonl", Feedback))[:30]
     few = with_damage(records, imported.reward_model, seed=0)
-    assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == set(DAMAGE)
+    assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == set(CORRUPTIONS)
     assert 13 <= len(few[30:]) <= 15, "half as many, less those that would be as they were"
     assert with_damage(records * 17, imported.reward_model, seed=0) == records * 17, "from 500 on: none"
     none = small_config(tmp_path / "run", "--reward_model.damaged", "0")

@@ -134,8 +134,8 @@ def test_validation() -> None:
     for annotator in (False, True):
         reader = Reader(annotator)
         judgement = reader.read(absent, "word")
-        assert reader.broken(judgement) is annotator
-        assert isinstance(reader.validated(judgement), Failure if annotator else Critique)
+        assert reader.needs_retry(judgement) is annotator
+        assert isinstance(reader.validate(judgement), Failure if annotator else Critique)
 
 
 def test_a_weight_is_a_factor_of_the_spans_rewards(tokenizer: Any) -> None:

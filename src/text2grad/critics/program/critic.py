@@ -1,5 +1,4 @@
-"""Unit tests as a critic: run the program, say which test failed, and point at the lines to
-blame."""
+"""Unit tests as a critic: run the program, name the failed test, and mark the faulty lines."""
 
 from __future__ import annotations
 
@@ -26,12 +25,10 @@ from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gat
 from text2grad.settings import Settings
 
 WEAK_TESTS = "weak_tests"
-LONGEST_OUTPUT = 2000
-"""Maximum characters kept of the failing tests' output."""
-
-
+MAX_OUTPUT = 2000
+"""Characters of the failing tests' output in a record."""
 REPAIRS = 40
-"""Small edits of a program that are tried to locate a fault without a reference."""
+"""Small edits of a program to try when locating a fault without a reference."""
 
 
 class ProgramSettings(Settings):
@@ -41,30 +38,26 @@ class ProgramSettings(Settings):
         default=False,
         description="leave out inputs and evidence, which a small reward model cannot learn to predict",
     )
-    gate: bool = Field(
-        default=True, description="no verdict if the tests also pass for a program that solves nothing"
-    )
+    gate: bool = Field(default=True, description="give no verdict if a stub program passes the tests too")
 
 
 class ProgramCritic:
-    """Judges a response by the tests in `example.meta["tests"]` and the program in
-    `example.reference`.
+    """Judges a response by the tests in `example.meta["tests"]` and by `example.reference`.
 
-    The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program,
-    the blame is the smallest expression that differs from it; otherwise it is what tracebacks,
-    coverage and at most `repairs` small edits, each run against the tests, point at. The critique
-    says which evidence was used.
+    The verdict is +1 if all tests pass and -1 otherwise. If the reference resembles the program,
+    the smallest differing expression is marked. Otherwise tracebacks, coverage and up to `repairs`
+    small edits, run against the tests, locate the fault. The critique names its evidence.
 
-    With `brief`, the critique names what is wrong but not the inputs of the failing test, and
-    nothing is run a second time: a reward model learns to predict it without running the program.
-    With `gate`, a task whose tests pass for a program that solves nothing, or fail for its own
-    reference, gives a `Failure` for every response (outcome `weak_tests`).
+    With `brief`, the critique does not name the inputs of the failing test, and the program runs
+    only once: a reward model learns to predict such critiques without running the program. With
+    `gate`, tests that a stub passes, or that the reference fails, give a `Failure` for every
+    response (outcome `weak_tests`).
 
     Args:
-        runner: the sandbox that runs the programs.
-        brief: name what is wrong, without the inputs of the failing test.
-        repairs: how many small edits are tried, at most.
-        gate: whether the tests themselves are tested.
+        runner: the sandbox.
+        brief: leave out the inputs of the failing test and the evidence.
+        repairs: maximum number of edits to try.
+        gate: check the tests themselves.
     """
 
     overlap: Overlap = "helps"
@@ -79,75 +72,82 @@ class ProgramCritic:
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Run every response; a task without usable tests gives a `Failure`, not a verdict.
 
-        A policy repeats itself: equal responses to one example are judged once.
+        Equal responses to one example, which policies often give, are judged once.
         """
         pairs = list(zip(examples, responses, strict=True))
-        keys = [(each.id, str(each.meta.get("tests", "")), each.reference, said) for each, said in pairs]
-        asked = {key: Attempt(*pair) for key, pair in zip(keys, pairs, strict=True)}
-        verdicts = iter(_run_some(self.runner, list(asked.values()), coverage=not self.brief))
-        judged = {key: self._judge(each, next(verdicts)) for key, each in asked.items()}
-        return [judged[key] for key in keys]
+        keys = [
+            (example.id, str(example.meta.get("tests", "")), example.reference, response)
+            for example, response in pairs
+        ]
+        attempts = {key: Attempt(*pair) for key, pair in zip(keys, pairs, strict=True)}
+        verdicts = iter(_run_if_possible(self.runner, list(attempts.values()), coverage=not self.brief))
+        judgements = {key: self._judge(attempt, next(verdicts)) for key, attempt in attempts.items()}
+        return [judgements[key] for key in keys]
 
-    def _judge(self, asked: Attempt, verdict: Verdict | None) -> Judgement:
+    def _judge(self, attempt: Attempt, verdict: Verdict | None) -> Judgement:
         if verdict is None:
-            return _not_run(asked)
+            return _judge_without_run(attempt)
         meta = verdict.facts if self.brief else outcome_meta(verdict)
-        reason = admission(self.runner, asked).reason if self.gate else ""
+        reason = check_tests(self.runner, attempt).reason if self.gate else ""
         if reason:
             meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
         elif verdict.outcome in NO_VERDICT:
             reason = f"{verdict.outcome}: {verdict.error}"
         if reason:
-            return Failure(kind="unsupported", message=f"{asked.example.id}: {reason}", meta=meta)
-        case = Case(asked, verdict)
-        found = brief_critique(case) if self.brief else full_critique(case, partial(self._try, asked), self.repairs)
-        return found.model_copy(update={"meta": {**meta, **found.meta}})
+            return Failure(kind="unsupported", message=f"{attempt.example.id}: {reason}", meta=meta)
+        case = Case(attempt, verdict)
+        if self.brief:
+            critique = brief_critique(case)
+        else:
+            critique = full_critique(case, partial(self._run_programs, attempt), self.repairs)
+        return critique.model_copy(update={"meta": {**meta, **critique.meta}})
 
-    def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
-        return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
-
-
-def admission(runner: Runner, asked: Attempt) -> Gate:
-    """Gate of a task's tests: its reference passes them, and no stub of a program does."""
-    return stub_gate(runner, asked.tests, *asked.names, reference=asked.reference)
+    def _run_programs(self, attempt: Attempt, programs: Sequence[str]) -> list[Verdict]:
+        return self.runner.run_all([(program, attempt.tests) for program in programs], coverage=False)
 
 
-def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict | None]:
-    """What the tests say of each attempt; None where there is nothing to run."""
-    found = iter(run_attempts(runner, [each for each in attempts if each.can_run], coverage))
-    return [next(found) if each.can_run else None for each in attempts]
+def check_tests(runner: Runner, attempt: Attempt) -> Gate:
+    """Check that the reference passes the tests and that no stub does."""
+    return stub_gate(runner, attempt.tests, *attempt.names, reference=attempt.reference)
+
+
+def _run_if_possible(
+    runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None
+) -> list[Verdict | None]:
+    """Return the verdict of each attempt; None without tests or program."""
+    verdicts = iter(run_attempts(runner, [attempt for attempt in attempts if attempt.can_run], coverage))
+    return [next(verdicts) if attempt.can_run else None for attempt in attempts]
 
 
 def run_outcomes(runner: Runner, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, str]]:
-    """The result of running the tests on each response (`outcome_meta`); nothing where there is
-    nothing to run."""
+    """Run the tests on each response; return its `outcome_meta`, or {} without tests or program."""
     attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
-    return [outcome_meta(verdict) if verdict else {} for verdict in _run_some(runner, attempts)]
+    return [outcome_meta(verdict) if verdict else {} for verdict in _run_if_possible(runner, attempts)]
 
 
 def outcome_meta(verdict: Verdict) -> dict[str, str]:
-    """The result of a run, for the `meta` of its record: `outcome`, `tier`, `test_output` where
-    tests failed."""
-    wrong = [result for result in verdict.results if not result.passed]
-    failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
-    shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])
-    output = shown if len(shown) <= LONGEST_OUTPUT else f"{shown[:LONGEST_OUTPUT]} [...]"
+    """Return a verdict as record `meta`: `outcome`, `tier`, and `test_output` of failed tests."""
+    failed = [result for result in verdict.results if not result.passed]
+    lines = [verdict.error] if verdict.error else []
+    lines += [f"{result.name}: {operands_text(result) or result.error}" for result in failed]
+    text = "\n".join(lines)
+    output = text if len(text) <= MAX_OUTPUT else f"{text[:MAX_OUTPUT]} [...]"
     return {**verdict.facts, **({"test_output": clean(output)} if output.strip() else {})}
 
 
-def _not_run(asked: Attempt) -> Judgement:
-    """Without tests: a failure. Without a program: score -1, and the whole response is poor."""
-    if not asked.tests:
-        message = f"{asked.example.id}: no tests in meta['tests']"
+def _judge_without_run(attempt: Attempt) -> Judgement:
+    """Return a failure without tests; without a program, score -1 with the response marked poor."""
+    if not attempt.tests:
+        message = f"{attempt.example.id}: no tests in meta['tests']"
         return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
-    text = asked.response.strip()
-    start = asked.response.find(text)
+    text = attempt.response.strip()
+    start = attempt.response.find(text)
     spans = (Span(start=start, end=start + len(text), label=-1, text=text, reason="no program"),) if text else ()
     return Critique(text="There is no program.", spans=spans, score=-1.0, meta={"outcome": "no_program"})
 
 
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
-    """How often each outcome of a run occurs in the records, most frequent first."""
+    """Count the outcomes of the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())
 
 

@@ -1,8 +1,7 @@
-"""The critique of a program: in full (which test failed and how, where the fault is, by which
-evidence) or brief.
+"""The critique of a program, in full or brief.
 
-A reward model learns from the brief one: what is wrong and what should be there, no inputs, no
-reasons.
+The full one names the failed test, the faulty place and the evidence. The brief one, from which a
+reward model learns, names what is wrong and what is expected, without inputs or reasons.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ import ast
 import re
 from collections.abc import Sequence
 
-from text2grad.critics.program.case import Case, one_of, ordered, praise
+from text2grad.critics.program.case import Case, praise, shared_weight, sort_by_place
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code, Function
-from text2grad.critics.program.suspects import Kind, Suspect, TryAll, innocent_lines, localise
+from text2grad.critics.program.suspects import Kind, RunPrograms, Suspect, innocent_lines, localise
 from text2grad.feedback import Critique, Span
 from text2grad.sandbox import TestResult
 
-ALIKE = 1 / 3
-"""The share of statements in common from which on a reference tells where a program is wrong."""
+MIN_SIMILARITY = 1 / 3
+"""Share of equal statements above which a reference is used to locate a fault."""
 
 _DEFINITION = Function | ast.ClassDef
 _MISINDENTED = re.compile("unexpected indent|unindent does not match|TabError")
-_SHOWN = 3
-_NEAR = 0.9
-_WORDS: dict[Kind, str] = {
+_MAX_SUSPECTS = 3
+_TIE_RATIO = 0.9  # suspects with this share of the highest score are equally suspicious
+_EVIDENCE: dict[Kind, str] = {
     "reference": "difference to the reference solution",
     "repair": "small edits tried against the tests",
     "traceback": "traceback",
@@ -37,64 +36,65 @@ _WORDS: dict[Kind, str] = {
 
 
 def brief_critique(case: Case) -> Critique:
-    """Statement by statement against the reference; else the line of the traceback; else the whole
-    program."""
+    """Mark differences to the reference, or else the line of the traceback, or else everything."""
     if case.verdict.passed:
         return praise(case, "Passes the tests.")
-    late = case.verdict.outcome == "timeout"
-    what = "Does not finish in time." if late else "Fails the tests." if case.failed else "Does not run."
+    if case.verdict.outcome == "timeout":
+        problem = "Does not finish in time."
+    else:
+        problem = "Fails the tests." if case.failed else "Does not run."
     if case.code is None:
         spans = case.mark_line(case.verdict.line or 1, -1, "not Python") or case.mark_all(-1, "not Python")
-        return Critique(text=f"{what} It is not Python.", spans=spans, score=-1.0)
+        return Critique(text=f"{problem} It is not Python.", spans=spans, score=-1.0)
     if case.expected is not None:
         equal, different = compare(case.code, case.expected)
         if different:
             spans = tuple(span for piece in equal for span in case.mark(piece.start, piece.end, 1))
             spans += tuple(span for piece in different for span in case.mark(piece.start, piece.end, -1))
-            notes = [f"{case.quoted(piece.start, piece.end)} {_wanted(piece)}." for piece in different]
-            return Critique(text=" ".join([*notes, what]), spans=ordered(spans), score=-1.0)
+            notes = [f"{case.quoted(piece.start, piece.end)} {_expectation(piece)}." for piece in different]
+            return Critique(text=" ".join([*notes, problem]), spans=sort_by_place(spans), score=-1.0)
     line = next((result.line for result in case.verdict.results if result.line), case.verdict.line)
     if line:
         spans = case.mark_line(line, -1, "the traceback ends here")
-        return Critique(text=f"{what} The error comes from line {line}.", spans=spans, score=-1.0)
-    return Critique(text=what, spans=_nowhere(case), score=-1.0)
+        return Critique(text=f"{problem} The error comes from line {line}.", spans=spans, score=-1.0)
+    return Critique(text=problem, spans=_mark_unlocated(case), score=-1.0)
 
 
-def _nowhere(case: Case) -> tuple[Span, ...]:
-    """The span of the whole program, with the weight of one of its lines."""
+def _mark_unlocated(case: Case) -> tuple[Span, ...]:
+    """Return the span of the whole program, with the weight of one of its lines."""
     lines = sum(bool(line.strip()) for line in case.lines.lines)
-    return case.mark_all(-1, "the tests fail and nothing says which line", one_of(lines))
+    return case.mark_all(-1, "the tests fail and nothing says which line", shared_weight(lines))
 
 
-def _wanted(piece: Difference) -> str:
-    return f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
+def _expectation(piece: Difference) -> str:
+    return f"should be `{piece.expected}`" if piece.expected else "should not be there"
 
 
-def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
-    """The critique of a program by its tests; `budget` edits of it may be run to find the place of
-    a fault."""
+def full_critique(case: Case, run_programs: RunPrograms, budget: int) -> Critique:
+    """Judge a program by its tests; run at most `budget` edits of it to locate a fault."""
     if case.verdict.passed:
         count = len(case.verdict.results)
         text = f"Passes all {count} tests." if count > 1 else "Passes the test."
         return praise(case, text, "run by the tests, and all of them pass")
     if case.code is None and case.verdict.outcome == "broken":
         if "Error" in case.verdict.error:
-            return _unreadable(case)
-        return _critique(case, [], case.mark_line(case.first_line, -1, case.verdict.error), [])  # not run at all
+            return _syntax_critique(case)
+        # The program did not run at all.
+        return _critique(case, [], case.mark_line(case.first_line, -1, case.verdict.error), [])
     if case.code is not None and (missing := missing_names(case.code, case.attempt.names)):
-        return _misnamed(case, case.code, missing)
+        return _missing_name_critique(case, case.code, missing)
     if case.code is not None and case.expected is not None:
         equal, different = compare(case.code, case.expected)
-        if different and (len(different) == 1 or len(equal) >= ALIKE * (len(equal) + len(different))):
-            return _by_reference(case, different)
-    return _by_evidence(case, localise(case.lines, case.verdict, try_all, budget))
+        if different and (len(different) == 1 or len(equal) >= MIN_SIMILARITY * (len(equal) + len(different))):
+            return _reference_critique(case, different)
+    return _suspect_critique(case, localise(case.lines, case.verdict, run_programs, budget))
 
 
 def missing_names(code: Code, names: Sequence[str]) -> list[str]:
-    """Those of `names` that a program neither defines nor imports at its top."""
+    """Return the `names` that a program neither defines nor imports at module level."""
     defined: set[str] = set()
-    for top in code.tree.body:
-        for node in [top] if isinstance(top, _DEFINITION) else ast.walk(top):
+    for statement in code.tree.body:
+        for node in [statement] if isinstance(statement, _DEFINITION) else ast.walk(statement):
             if isinstance(node, ast.alias):
                 defined.add(node.asname or node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -104,10 +104,10 @@ def missing_names(code: Code, names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in defined] if "*" not in defined else []
 
 
-def _unreadable(case: Case) -> Critique:
-    """A syntax error at its place, or at the end of what is there if the answer was cut off."""
+def _syntax_critique(case: Case) -> Critique:
+    """Mark a syntax error, or the end of a truncated program."""
     line = min(case.verdict.line or 1, len(case.lines.lines))
-    if _cut_off(case, line):
+    if _is_truncated(case, line):
         last = case.lines.number_at(len(case.program.code.rstrip()) - 1)
         spans = case.mark_line(last, -1, "the program is cut off here")
         return _critique(case, [f"It is cut off in line {last}."], spans, ["syntax"])
@@ -117,8 +117,8 @@ def _unreadable(case: Case) -> Critique:
     return _critique(case, [f"It is not Python at line {line}."], spans, ["syntax"])
 
 
-def _cut_off(case: Case, line: int) -> bool:
-    """An open fence, or an error in a last line that does not end."""
+def _is_truncated(case: Case, line: int) -> bool:
+    """True if the fence is open, or the error is in a last line without a line end."""
     if not case.program.closed:
         return True
     last = case.lines.lines[-1]
@@ -126,20 +126,20 @@ def _cut_off(case: Case, line: int) -> bool:
     return not fenced and not last.endswith(("\n", "\r")) and line == len(case.lines.lines)
 
 
-def _misnamed(case: Case, code: Code, missing: Sequence[str]) -> Critique:
-    """The definition that should have had the name, else the first line."""
-    wanted = " and ".join(f"`{name}`" for name in missing)
+def _missing_name_critique(case: Case, code: Code, missing: Sequence[str]) -> Critique:
+    """Mark the last definition that could have had the missing name, or else the first line."""
+    quoted = " and ".join(f"`{name}`" for name in missing)
     defined = [
         node for node in code.tree.body if isinstance(node, _DEFINITION) and node.name not in case.attempt.names
     ]
-    reason = f"the tests call {wanted}, which is not defined"
+    reason = f"the tests call {quoted}, which is not defined"
     spans = case.mark(*code.extent_of(defined[-1]), -1, reason) if defined else ()
     spans = spans or case.mark_line(case.first_line, -1, reason)
-    return _critique(case, [f"The tests call {wanted}, which the program does not define."], spans, ["names"])
+    return _critique(case, [f"The tests call {quoted}, which the program does not define."], spans, ["names"])
 
 
-def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
-    """The pieces that the reference has otherwise."""
+def _reference_critique(case: Case, different: Sequence[Difference]) -> Critique:
+    """Mark the pieces that differ from the reference."""
     spans: list[Span] = []
     notes: list[str] = []
     for piece in different:
@@ -152,75 +152,82 @@ def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
 def _difference_text(piece: Difference) -> str:
     if piece.before or piece.after:
         return f"lacks `{piece.before}` before it" if piece.before else f"lacks `{piece.after}` after it"
-    return _wanted(piece)
+    return _expectation(piece)
 
 
-def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
-    """The most suspicious line, and those as suspicious, each as sure as one of so many can be; an
-    edit that makes every test pass decides alone."""
+def _suspect_critique(case: Case, suspects: Sequence[Suspect]) -> Critique:
+    """Mark the most suspicious line and its ties, with shared weight; a repair is marked alone."""
     if not suspects:
-        return _critique(case, [], _nowhere(case), [])
+        return _critique(case, [], _mark_unlocated(case), [])
     top = suspects[0]
-    alike = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score]
-    chosen, sure = alike[:_SHOWN], one_of(len(alike))
-    marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case), sure)]
-    kinds = [kind for kind in _WORDS if any(clue.kind == kind for each in chosen for clue in each.clues)]
-    return _critique(case, [_note(chosen, case)], marked, kinds, [each.line for each in chosen])
+    ties = [top] if top.edit else [suspect for suspect in suspects if suspect.score >= _TIE_RATIO * top.score]
+    blamed, weight = ties[:_MAX_SUSPECTS], shared_weight(len(ties))
+    spans = [
+        span
+        for suspect in blamed
+        for span in case.mark(suspect.start, suspect.end, -1, _reason(suspect, case), weight)
+    ]
+    kinds = [kind for kind in _EVIDENCE if any(clue.kind == kind for suspect in blamed for clue in suspect.clues)]
+    return _critique(case, [_note(blamed, case)], spans, kinds, [suspect.line for suspect in blamed])
 
 
-def _note(chosen: Sequence[Suspect], case: Case) -> str:
-    top = chosen[0]
+def _note(blamed: Sequence[Suspect], case: Case) -> str:
+    top = blamed[0]
     if top.edit is None:
-        lines = ", ".join(str(each.line) for each in chosen)
-        return f"Most suspicious: line{'s' if len(chosen) > 1 else ''} {lines}."
-    wanted, there = top.edit.wanted(case.program.code), case.program.code[top.start : top.end]
+        lines = ", ".join(str(suspect.line) for suspect in blamed)
+        return f"Most suspicious: line{'s' if len(blamed) > 1 else ''} {lines}."
+    replacement, original = top.edit.quote(case.program.code), case.program.code[top.start : top.end]
     if top.edit.kind == "missing":
-        return f"Something is missing at line {top.line}: with `{wanted}` there, all tests pass."
-    return f"Line {top.line}: with `{wanted}` instead of `{there}`, all tests pass."
+        return f"Something is missing at line {top.line}: with `{replacement}` there, all tests pass."
+    return f"Line {top.line}: with `{replacement}` instead of `{original}`, all tests pass."
 
 
 def _reason(suspect: Suspect, case: Case) -> str:
     if suspect.edit:
-        wanted = suspect.edit.wanted(case.program.code)
-        return f"with `{wanted}` {'added here' if suspect.edit.kind == 'missing' else 'instead'}, all tests pass"
+        replacement = suspect.edit.quote(case.program.code)
+        place = "added here" if suspect.edit.kind == "missing" else "instead"
+        return f"with `{replacement}` {place}, all tests pass"
     return "; ".join(clue.words for clue in suspect.clues)
 
 
 def _critique(
     case: Case, notes: Sequence[str], spans: Sequence[Span], kinds: Sequence[Kind], lines: Sequence[int] = ()
 ) -> Critique:
-    """What failed, where, and by which evidence; good spans are the lines that only passing tests
-    run.
+    """Name the failed test, the notes and the evidence; lines that only passing tests run are good.
 
-    `lines` are those to blame, surest first, where that is not the order of the spans.
+    `lines` are the blamed lines, most likely first; the default is the order of the spans.
     """
-    words = f"Evidence: {'; '.join(_WORDS[kind] for kind in kinds)}." if kinds else ""
-    text = " ".join(filter(None, [failure_text(case), *notes, words]))
-    good = [each for each in _cleared(case) if not any(each.start < s.end and s.start < each.end for s in spans)]
+    evidence = f"Evidence: {'; '.join(_EVIDENCE[kind] for kind in kinds)}." if kinds else ""
+    text = " ".join(filter(None, [failure_text(case), *notes, evidence]))
+    good = [
+        span
+        for span in _passing_spans(case)
+        if not any(span.start < poor.end and poor.start < span.end for poor in spans)
+    ]
     blamed = lines or [case.program.line_at(span.start) for span in spans]
     meta = {"evidence": list(kinds), "lines": list(dict.fromkeys(blamed))}
-    return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta=meta)
+    return Critique(text=text, spans=sort_by_place([*spans, *good]), score=-1.0, meta=meta)
 
 
-def _cleared(case: Case) -> list[Span]:
+def _passing_spans(case: Case) -> list[Span]:
     runs = case.verdict.results
     if any(not run.passed and not run.lines for run in runs):
-        return []  # a failing test whose lines are not known may have run any line
+        return []  # without its coverage, a failing test may have run any line
     reason = "passing tests run it, and no failing test does"
     return [span for line in innocent_lines(runs) for span in case.mark_line(line, 1, reason)]
 
 
 def failure_text(case: Case) -> str:
-    """Which test failed, with what input, what it gave and what was expected."""
+    """Return the first failed test with its input, actual and expected values."""
     if case.verdict.outcome == "timeout":
         return "Does not finish in time."
     if not case.failed:
         return f"Does not run: {case.verdict.error or case.verdict.outcome}."
     first = case.failed[0]
-    how = operands_text(first) or f"{first.name} raised {first.error}"
-    return f"Fails {len(case.failed)} of {len(case.verdict.results)} tests: {how}."
+    problem = operands_text(first) or f"{first.name} raised {first.error}"
+    return f"Fails {len(case.failed)} of {len(case.verdict.results)} tests: {problem}."
 
 
 def operands_text(result: TestResult) -> str:
-    """What a failed comparison compared; "" where the test failed in another way."""
+    """Return the values that a failed comparison compared; empty for other failures."""
     return f"{result.call} gave {result.got}, expected {result.expected}" if result.call else ""

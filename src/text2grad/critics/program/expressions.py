@@ -1,5 +1,4 @@
-"""Edits of the expressions of a program: operators, constants, names, arguments, one more or one
-less."""
+"""Expression edits: operators, constants, names, arguments, off-by-one errors."""
 
 from __future__ import annotations
 
@@ -43,20 +42,20 @@ _RELATED = """
     | int float str round | bin hex oct | sin cos tan
 """
 _FAMILIES = [family.split() for family in _RELATED.split("|")]
-_LEFT_ALONE = Function | ast.ClassDef | ast.Import | ast.ImportFrom
+_UNEDITED = Function | ast.ClassDef | ast.Import | ast.ImportFrom
 _OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
 
 
 def expression_edits(code: Code) -> Iterator[Edit]:
-    """Edits within every statement of a program."""
+    """Yield the edits within every statement of a program."""
     for node in ast.walk(code.tree):
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.stmt) and not isinstance(node, _LEFT_ALONE) and not docstring:
-            yield from _within(_Maker(code, node), node)
+        if isinstance(node, ast.stmt) and not isinstance(node, _UNEDITED) and not docstring:
+            yield from _statement_edits(_EditMaker(code, node), node)
 
 
-def _within(make: _Maker, statement: ast.stmt) -> Iterator[Edit]:
-    """Edits of the expressions in one statement (only in its header, if it contains others)."""
+def _statement_edits(make: _EditMaker, statement: ast.stmt) -> Iterator[Edit]:
+    """Yield the edits of one statement, or of the header of a compound statement."""
     if isinstance(statement, ast.AugAssign):
         yield from make.operator(statement.op, statement.target, statement.value, "operator", statement)
     for node in header_nodes(statement):
@@ -75,7 +74,7 @@ def _within(make: _Maker, statement: ast.stmt) -> Iterator[Edit]:
         elif isinstance(node, ast.Name):
             yield from make.name(node)
         elif isinstance(node, ast.Attribute):
-            yield from make.twin(node, node.attr)
+            yield from make.related(node, node.attr)
         elif isinstance(node, ast.Call):
             yield from make.call(node)
         elif isinstance(node, ast.Subscript):
@@ -83,11 +82,11 @@ def _within(make: _Maker, statement: ast.stmt) -> Iterator[Edit]:
     if isinstance(statement, ast.If | ast.While):
         yield make.replace(statement.test, f"not ({make.text(statement.test)})", "comparison", 1.4)
     if isinstance(statement, ast.Return) and statement.value is not None:
-        yield from make.returned(statement.value)
+        yield from make.return_value(statement.value)
 
 
-class _Maker:
-    """Makes the edits of one statement: it knows what to quote around each."""
+class _EditMaker:
+    """Makes the edits of one statement, with the expression to quote around each edit."""
 
     def __init__(self, code: Code, statement: ast.stmt) -> None:
         self.code = code
@@ -99,13 +98,13 @@ class _Maker:
         start, end = self.code.bounds(node)
         return self.code.text[start:end]
 
-    def place(self, start: int, end: int, text: str, kind: str, cost: float, around: ast.AST) -> Edit:
-        return Edit(start, end, text, kind, cost, self.code.number_at(start), *self._quoted(around))
+    def edit(self, start: int, end: int, text: str, kind: str, cost: float, context: ast.AST) -> Edit:
+        return Edit(start, end, text, kind, cost, self.code.number_at(start), *self._quotable_bounds(context))
 
     def replace(self, node: ast.AST, text: str, kind: str, cost: float) -> Edit:
-        return self.place(*self.code.bounds(node), text, kind, cost, node)
+        return self.edit(*self.code.bounds(node), text, kind, cost, node)
 
-    def _quoted(self, node: ast.AST) -> tuple[int, int]:
+    def _quotable_bounds(self, node: ast.AST) -> tuple[int, int]:
         while isinstance(node, TOO_SMALL) or not hasattr(node, "lineno"):
             node = self.parents.get(node, self.statement)
         return self.code.extent_of(node) if isinstance(node, ast.stmt) else self.code.bounds(node)
@@ -114,15 +113,15 @@ class _Maker:
         return self.code.bounds(left)[1], self.code.bounds(right)[0]
 
     def operator(
-        self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, around: ast.AST, cost: float = 1.0
+        self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, context: ast.AST, cost: float = 1.0
     ) -> Iterator[Edit]:
         symbol, others = _OPERATORS.get(type(operator), ("", ()))
-        at = self.code.text.find(symbol, *self.between(left, right)) if symbol else -1
-        for rank, other in enumerate(others if at >= 0 else ()):
-            yield self.place(at, at + len(symbol), other, kind, cost + 0.1 * rank, around)
+        start = self.code.text.find(symbol, *self.between(left, right)) if symbol else -1
+        for rank, other in enumerate(others if start >= 0 else ()):
+            yield self.edit(start, start + len(symbol), other, kind, cost + 0.1 * rank, context)
 
     def binary(self, node: ast.BinOp) -> Iterator[Edit]:
-        """One operand alone, and the operands swapped."""
+        """Keep one operand, or swap the operands."""
         left, right = self.text(node.left), self.text(node.right)
         if isinstance(node.right, ast.Constant):
             yield self.replace(node, left, "off by one", 1.1)
@@ -145,13 +144,13 @@ class _Maker:
         if isinstance(value, bool):
             yield self.replace(node, str(not value), "constant", 1.0)
         elif isinstance(value, int | float):
-            near = [value + 1, value - 1]
-            far = [0, 1, 2, -value, 10, value * 2, value / 2 if value % 2 else value // 2]
+            neighbours = [value + 1, value - 1]
+            common = [0, 1, 2, -value, 10, value * 2, value / 2 if value % 2 else value // 2]
             others = (n for n in self._constants() if isinstance(n, int | float) and not isinstance(n, bool))
-            for number in dict.fromkeys([*near, *far, *(n for n in others if abs(n) < 10**9)]):
+            for number in dict.fromkeys([*neighbours, *common, *(n for n in others if abs(n) < 10**9)]):
                 if number != value:
                     text = f"({number})" if number < 0 else str(number)
-                    yield self.replace(node, text, "constant", 1.0 if number in near else 1.6)
+                    yield self.replace(node, text, "constant", 1.0 if number in neighbours else 1.6)
         elif isinstance(value, str):
             texts = (text for text in self._constants() if isinstance(text, str) and len(text) < 40)
             for text in dict.fromkeys(["", " ", *texts, value.swapcase(), value.strip()]):
@@ -162,26 +161,28 @@ class _Maker:
         return (node.value for node in ast.walk(self.code.tree) if isinstance(node, ast.Constant))
 
     def name(self, node: ast.Name) -> Iterator[Edit]:
-        """Another name in its place, a relative of a function, and one more or less."""
-        yield from self.twin(node, node.id)
+        """Replace a name by a related function or by another variable of its function."""
+        yield from self.related(node, node.id)
         parent = self.parents.get(node)
         called = isinstance(parent, ast.Call) and parent.func is node
         if called or isinstance(parent, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             return
         tree = self.code.tree
-        around = (each for each in functions(tree) if each.lineno <= node.lineno <= (each.end_lineno or 0))
-        for other in variables(next(around, tree)):
+        enclosing = (
+            function for function in functions(tree) if function.lineno <= node.lineno <= (function.end_lineno or 0)
+        )
+        for other in variables(next(enclosing, tree)):
             if other != node.id:
                 yield self.replace(node, other, "name", 1.8)
 
-    def twin(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[Edit]:
+    def related(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[Edit]:
         _, end = self.code.bounds(node)
-        twins = [other for family in _FAMILIES if name in family for other in family if other != name]
-        for rank, other in enumerate(twins):
-            yield self.place(end - len(name), end, other, "name", 1.5 + 0.1 * rank, node)
+        others = [other for family in _FAMILIES if name in family for other in family if other != name]
+        for rank, other in enumerate(others):
+            yield self.edit(end - len(name), end, other, "name", 1.5 + 0.1 * rank, node)
 
     def call(self, node: ast.Call) -> Iterator[Edit]:
-        """Two arguments swapped; one more or less in `range`; the argument alone."""
+        """Swap two arguments, shift the bounds of `range`, or replace the call by its argument."""
         if not any(isinstance(argument, ast.Starred) for argument in node.args):
             for left, right in pairwise(node.args):
                 yield self._swap(left, right, node, 1.2)
@@ -189,32 +190,32 @@ class _Maker:
                 yield self._swap(node.args[0], node.args[2], node, 1.4)
         if isinstance(node.func, ast.Name) and node.func.id == "range":
             for rank, argument in enumerate(reversed(node.args)):
-                yield from self.one_more_or_less(argument, 1.0 + 0.1 * rank)
+                yield from self.off_by_one(argument, 1.0 + 0.1 * rank)
         elif len(node.args) == 1 and not node.keywords and isinstance(node.func, ast.Name):
             yield self.replace(node, self.text(node.args[0]), "operand", 2.4)
 
-    def _swap(self, left: ast.expr, right: ast.expr, around: ast.AST, cost: float) -> Edit:
+    def _swap(self, left: ast.expr, right: ast.expr, context: ast.AST, cost: float) -> Edit:
         start, end = self.between(left, right)
         swapped = self.text(right) + self.code.text[start:end] + self.text(left)
         low, high = self.code.bounds(left)[0], self.code.bounds(right)[1]
-        return self.place(low, high, swapped, "swapped", cost, around)
+        return self.edit(low, high, swapped, "swapped", cost, context)
 
     def subscript(self, node: ast.Subscript) -> Iterator[Edit]:
         index = node.slice
         for bound in (index.lower, index.upper) if isinstance(index, ast.Slice) else (index,):
             if bound is not None:
-                yield from self.one_more_or_less(bound, 1.2)
+                yield from self.off_by_one(bound, 1.2)
 
-    def returned(self, node: ast.expr) -> Iterator[Edit]:
-        yield from self.one_more_or_less(node, 1.6)
+    def return_value(self, node: ast.expr) -> Iterator[Edit]:
+        yield from self.off_by_one(node, 1.6)
         if isinstance(node, ast.Compare | ast.BoolOp | ast.Call | ast.Name):
             yield self.replace(node, f"not ({self.text(node)})", "comparison", 1.9)
         if not isinstance(node, ast.Constant):
             yield self.replace(node, f"-({self.text(node)})", "operator", 2.2)
 
-    def one_more_or_less(self, node: ast.expr, cost: float) -> Iterator[Edit]:
+    def off_by_one(self, node: ast.expr, cost: float) -> Iterator[Edit]:
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.JoinedStr):
-            return  # a constant has its own edits; the others take no 1
+            return  # constants have edits of their own; 1 cannot be added to the others
         inner = f"({self.text(node)})" if isinstance(node, _OPERATIONS) else self.text(node)
         yield self.replace(node, f"{inner} + 1", "off by one", cost)
         yield self.replace(node, f"{inner} - 1", "off by one", cost + 0.05)

@@ -1,4 +1,4 @@
-"""The program in a response, with the position in the response of each of its characters."""
+"""Extract the program of a response, and map its characters to the response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from text2grad.critics.program.source import LONGEST, Lines, parsed
+from text2grad.critics.program.source import MAX_CHARACTERS, Lines, parse_tree
 
 _OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([^\s`]*)[^\r\n`]*\r?\n")
 _PYTHON = {"", "python", "python3", "py", "py3", "pycon", "{python}"}
@@ -21,9 +21,9 @@ _CODE = re.compile(r"[ \t]*[\w.\[\]]+[ \t]*[-+*/%]?=|.*[(\[{,\\]\s*$")
 
 @dataclass(frozen=True)
 class Program:
-    """The code of a response; `starts[i]` is where its line i starts in the response (characters).
+    """The code of a response; its line i starts at character `starts[i]` of the response.
 
-    `closed` is False where the fence around it never ends: the answer may have been cut off.
+    `closed` is False if its fence is never closed: the answer may be truncated.
     """
 
     code: str
@@ -31,12 +31,11 @@ class Program:
     closed: bool = True
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """The characters of the response that hold the code's characters [start, end); end >
-        start."""
+        """Map code characters [start, end), not empty, to characters of the response."""
         return self._position(start), self._position(end - 1) + 1
 
     def line_at(self, position: int) -> int:
-        """The program's line (from 1) that holds a character of the response."""
+        """Return the program line (from 1) at a character of the response."""
         return bisect_right(self.starts, position)
 
     def _position(self, index: int) -> int:
@@ -46,99 +45,93 @@ class Program:
 
 
 def extract_program(response: str, names: Sequence[str] = ()) -> Program:
-    """The program in a response: of several fenced blocks the last that defines one of `names`.
+    """Extract the program: the last fenced block that defines one of `names`.
 
-    If none does, the first Python block with a definition, else the first block. Without a fence it
-    is the whole response without lines of prose before and after it; if there is only prose, the
-    code is "".
+    Failing that, the first Python block with a definition, or else the first block. Without a
+    fence, the response without the prose lines around the code; the code is empty if all is prose.
     """
     blocks = list(_blocks(response))
     if not blocks:
-        return _bare(response)
+        return _extract_unfenced(response)
     python = [block for block, language in blocks if language in _PYTHON] or [block for block, _ in blocks]
-    for wanted in names:
-        if defining := [block for block in python if defines(block.code, wanted)]:
+    for name in names:
+        if defining := [block for block in python if defines(block.code, name)]:
             return defining[-1]
     with_definition = [block for block in python if names and defines(block.code, r"\w+")]
     return (with_definition or python)[0]
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether some line of `code` defines `name` (a pattern); the code need not be Python."""
+    """True if a line of `code` defines `name` (a pattern); the code need not parse."""
     return re.search(rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*=[^=]", code, re.M) is not None
 
 
 @lru_cache(maxsize=1024)
-def wanted_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
-    """What the tests expect of a solution: the entry point, and the names they import from
-    `solution`."""
-    nodes = ast.walk(parsed(tests) or ast.Module([], []))
+def expected_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
+    """Return the entry point and the names that the tests import from `solution`."""
+    nodes = ast.walk(parse_tree(tests) or ast.Module([], []))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
-    found = [alias.name for node in imports for alias in node.names if alias.name != "*"]
-    return tuple(dict.fromkeys(name for name in (entry_point, *found) if name))
+    imported = [alias.name for node in imports for alias in node.names if alias.name != "*"]
+    return tuple(dict.fromkeys(name for name in (entry_point, *imported) if name))
 
 
 def _blocks(response: str) -> Iterator[tuple[Program, str]]:
-    """Every fenced block with its language; a fence may be indented, and the last one may be
-    open."""
+    """Yield the fenced blocks and their languages; fences may be indented, the last may be open."""
     position = 0
     while opening := _OPENING.search(response, position):
         fence, language = opening.groups()
-        end, position, closed = _closing(response, opening.end(), fence)
-        yield _dedented(response, opening.end(), end, closed), language.lower()
+        end, position, closed = _find_closing_fence(response, opening.end(), fence)
+        yield _dedent(response, opening.end(), end, closed), language.lower()
 
 
-def _closing(response: str, start: int, fence: str) -> tuple[int, int, bool]:
-    """Where a block ends, where to look for the next, and whether the fence is closed.
+def _find_closing_fence(response: str, start: int, fence: str) -> tuple[int, int, bool]:
+    """Return the end of a block, the position after its fence, and whether the fence is closed.
 
-    The closing fence has nothing but white space after it; failing that, any fence will do.
+    Prefers a fence with only whitespace after it.
     """
     pattern = rf"{re.escape(fence)}+[ \t]*(?:\r?$|\Z)"
     if closing := re.compile(pattern, re.M).search(response, start):
         return closing.start(), closing.end(), True
-    place = response.find(fence, start)
-    return (len(response), len(response), False) if place < 0 else (place, place + len(fence), True)
+    end = response.find(fence, start)
+    return (len(response), len(response), False) if end < 0 else (end, end + len(fence), True)
 
 
-def _dedented(response: str, start: int, end: int, closed: bool) -> Program:
-    """A block without the white space that all its lines begin with: a fence inside a list is
-    indented."""
+def _dedent(response: str, start: int, end: int, closed: bool) -> Program:
+    """Remove the common indentation of a block, as of a fence inside a list."""
     block = Lines.of(response[start:end])
     margins = [line[: len(line) - len(line.lstrip())] for line in block.lines if line.strip()]
-    margin = min(margins, key=len, default="")
-    same = all(each.startswith(margin) for each in margins)
-    cut = [len(margin) if same and line.strip() else 0 for line in block.lines]
-    code = "".join(line[n:] for line, n in zip(block.lines, cut, strict=True))
-    starts = tuple(start + at + n for at, n in zip(block.starts, cut, strict=False))
+    shortest = min(margins, key=len, default="")
+    common = len(shortest) if all(margin.startswith(shortest) for margin in margins) else 0
+    removed = [common if line.strip() else 0 for line in block.lines]
+    code = "".join(line[count:] for line, count in zip(block.lines, removed, strict=True))
+    starts = tuple(start + offset + count for offset, count in zip(block.starts, removed, strict=False))
     return Program(code, starts or (start,), closed)
 
 
-def _bare(response: str) -> Program:
-    whole = Lines.of(response)
-    if len(response) > LONGEST or _reads(response):
-        return Program(response, whole.starts)
-    kept = [number for number, line in enumerate(whole.lines) if not _is_prose(line)]
-    if not kept:
+def _extract_unfenced(response: str) -> Program:
+    text = Lines.of(response)
+    if len(response) > MAX_CHARACTERS or _is_program(response):
+        return Program(response, text.starts)
+    code_lines = [index for index, line in enumerate(text.lines) if not _is_prose(line)]
+    if not code_lines:
         return Program("", (0,))
-    first, last = kept[0], kept[-1] + 1
-    return Program("".join(whole.lines[first:last]), whole.starts[first:last])
+    first, last = code_lines[0], code_lines[-1] + 1
+    return Program("".join(text.lines[first:last]), text.starts[first:last])
 
 
 def _is_prose(line: str) -> bool:
-    """Blank, or a sentence that begins at the margin: what is indented belongs to a program,
-    readable or not."""
+    """True for a blank line or an unindented sentence; indented lines count as code."""
     words = line.split()
     if not words:
         return True
-    if keyword.iskeyword(words[0]) or _CODE.match(line) or _reads(line.strip()):
+    if keyword.iskeyword(words[0]) or _CODE.match(line) or _is_program(line.strip()):
         return False
     return bool(_SENTENCE.fullmatch(line) or _WORDS.fullmatch(line))
 
 
-def _reads(text: str) -> bool:
-    """Whether Python can parse it; a plain word is taken for prose, and a single name is not a
-    program."""
-    match parsed(text):
+def _is_program(text: str) -> bool:
+    """True if a text parses as Python and is more than a single name, which may be prose."""
+    match parse_tree(text):
         case None | ast.Module([ast.Expr(ast.Name())]):
             return False
     return True

@@ -1,5 +1,4 @@
-"""The difference to a reference solution, statement by statement and then down to the smallest
-expression."""
+"""Compare a program with a reference, by statement and then down to the smallest expression."""
 
 from __future__ import annotations
 
@@ -11,55 +10,53 @@ from text2grad.critics.program.source import Code, header_fields
 
 _WORDS = ast.Name | ast.Constant | ast.Attribute | ast.Slice
 TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
-"""Nodes that say too little to be quoted alone."""
+"""Nodes that are too short to quote alone."""
 
 
 class Difference(NamedTuple):
-    """A piece of a program (characters), and the corresponding text of the reference ("" if
-    missing).
+    """Characters [start, end) of a program, and the corresponding text of the reference, if any.
 
-    Where the piece is right but the statement before or after it is missing, `before` or `after` is
-    that statement.
+    If the piece itself is right, `before` or `after` is the statement that is missing next to it.
     """
 
     start: int
     end: int
-    wanted: str
+    expected: str
     before: str = ""
     after: str = ""
 
 
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
-    """Statements of `code` that the reference has too, and the smallest pieces that differ, both in
-    order."""
-    mine, theirs = list(code.statements()), list(reference.statements())
-    matcher = SequenceMatcher(None, list(map(_shape, mine)), list(map(_shape, theirs)), autojunk=False)
+    """Return the statements shared with the reference, and the smallest differences, in order."""
+    statements, expected = list(code.statements()), list(reference.statements())
+    headers = [[_dump_header(node) for node in nodes] for nodes in (statements, expected)]
     equal: list[Difference] = []
     different: list[Difference] = []
-    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
+    for tag, a0, a1, b0, b1 in SequenceMatcher(None, *headers, autojunk=False).get_opcodes():
         if tag == "equal":
-            equal += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
+            equal += [Difference(*code.extent_of(node), "") for node in statements[a0:a1]]
         elif tag == "insert":
-            missing = " ".join(map(reference.quote, theirs[b0:b1]))
-            different += [_insertion(code, mine, a0, missing)] if mine else []
+            missing = " ".join(map(reference.quote, expected[b0:b1]))
+            different += [_insertion(code, statements, a0, missing)] if statements else []
         else:
-            same = min(a1 - a0, b1 - b0)
-            pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
-            different += [_smallest(code, node, reference, other) for node, other in pairs]
-            different += [Difference(*code.extent_of(node), "") for node in mine[a0 + same : a1]]
+            count = min(a1 - a0, b1 - b0)
+            pairs = zip(statements[a0 : a0 + count], expected[b0 : b0 + count], strict=True)
+            different += [_smallest_difference(code, node, reference, other) for node, other in pairs]
+            different += [Difference(*code.extent_of(node), "") for node in statements[a0 + count : a1]]
     return equal, sorted(different, key=lambda piece: piece.start)
 
 
-def _insertion(code: Code, mine: list[ast.stmt], index: int, missing: str) -> Difference:
-    """What is missing cannot be quoted: blame the statement at its place."""
-    at_end = index >= len(mine)
-    there = mine[-1] if at_end else mine[index]
-    wanted = f"{missing} {code.quote(there)}"
-    return Difference(*code.extent_of(there), wanted, "" if at_end else missing, missing if at_end else "")
+def _insertion(code: Code, statements: list[ast.stmt], index: int, missing: str) -> Difference:
+    """Blame the statement at the place of a missing one, which cannot be quoted."""
+    at_end = index >= len(statements)
+    neighbour = statements[-1] if at_end else statements[index]
+    expected = f"{missing} {code.quote(neighbour)}"
+    before, after = ("", missing) if at_end else (missing, "")
+    return Difference(*code.extent_of(neighbour), expected, before, after)
 
 
-def _shape(node: ast.stmt) -> str:
-    """A statement without its nested statements, for comparison."""
+def _dump_header(node: ast.stmt) -> str:
+    """Dump a statement without its nested statements, for comparison."""
     return type(node).__name__ + "".join(_dump(value) for _, value in header_fields(node))
 
 
@@ -69,13 +66,12 @@ def _dump(value: Any) -> str:
     return "[" + ",".join(map(_dump, value)) + "]" if isinstance(value, list) else repr(value)
 
 
-def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> Difference:
-    """Descend while exactly one child differs; stop before a bare name or number (a quote must say
-    something)."""
-    a: ast.AST = mine
-    b: ast.AST = theirs
+def _smallest_difference(code: Code, statement: ast.stmt, reference: Code, expected: ast.stmt) -> Difference:
+    """Descend while exactly one child differs; stop before nodes that are `TOO_SMALL` to quote."""
+    a: ast.AST = statement
+    b: ast.AST = expected
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
-        pairs = _children(a, b)
+        pairs = _differing_children(a, b)
         small = any(isinstance(child, TOO_SMALL) for pair in pairs for child in pair)
         if len(pairs) != 1 or small or not hasattr(pairs[0][0], "lineno"):
             break
@@ -87,21 +83,24 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     return Difference(start, end, reference.text[low:high])
 
 
-def _children(a: ast.AST, b: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """Pairs of children in which two nodes of one type differ; a difference elsewhere is a pair of
-    its own."""
-    elsewhere = [(ast.Load(), ast.Load())]
-    found: list[tuple[ast.AST, ast.AST]] = []
-    for name, left in header_fields(a):
-        lefts, rights = ([value] if not isinstance(value, list) else value for value in (left, getattr(b, name)))
+def _differing_children(a: ast.AST, b: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Return the pairs of differing children of two nodes of one type.
+
+    A difference that is not between two nodes is represented by a pair of `ast.Load`.
+    """
+    not_nodes = [(ast.Load(), ast.Load())]
+    pairs: list[tuple[ast.AST, ast.AST]] = []
+    for name, value in header_fields(a):
+        lefts, rights = (item if isinstance(item, list) else [item] for item in (value, getattr(b, name)))
         if len(lefts) != len(rights):
-            found += elsewhere
+            pairs += not_nodes
             continue
-        for one, other in zip(lefts, rights, strict=True):
-            if _dump(one) == _dump(other):
+        for left, right in zip(lefts, rights, strict=True):
+            if _dump(left) == _dump(right):
                 continue
-            if isinstance(one, ast.comprehension) and isinstance(other, ast.comprehension):
-                found += _children(one, other)
+            if isinstance(left, ast.comprehension) and isinstance(right, ast.comprehension):
+                pairs += _differing_children(left, right)
             else:
-                found += [(one, other)] if isinstance(one, ast.AST) and isinstance(other, ast.AST) else elsewhere
-    return found
+                is_pair = isinstance(left, ast.AST) and isinstance(right, ast.AST)
+                pairs += [(left, right)] if is_pair else not_nodes
+    return pairs

@@ -1,5 +1,4 @@
-"""A program as text and as a tree, the character positions of its nodes and lines, and one small
-edit of it."""
+"""A program as text and tree, the positions of its nodes and lines, and edits of it."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ from typing import Any
 
 from text2grad.tasks.library import parse_module
 
-# As Python sees lines; str.splitlines also cuts at \f and U+2028.
+# Python's own line ends; str.splitlines also splits at \f and U+2028.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_DEEPEST = 150
-LONGEST = 200_000
-"""Characters of a program that is worked on; the parser takes minutes for ten million."""
+_MAX_DEPTH = 150
+MAX_CHARACTERS = 200_000
+"""Longest program to analyse; the parser takes minutes for ten million characters."""
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A text cut into lines as Python counts them, and the character at which each starts."""
+    """A text split into lines as Python counts them; line i starts at character `starts[i]`."""
 
     text: str
     lines: tuple[str, ...]
@@ -32,47 +31,46 @@ class Lines:
 
     @classmethod
     def of(cls, text: str) -> Lines:
-        """The lines of `text`, each with its line end."""
+        """Split `text` into lines, which keep their line ends."""
         lines = tuple(_LINE.findall(text))
         return cls(text, lines, tuple(accumulate((len(line) for line in lines[:-1]), initial=0)))
 
     def number_at(self, position: int) -> int:
-        """The line (from 1) that holds the character at `position`."""
+        """Return the line number (from 1) at a character."""
         return bisect_right(self.starts, position)
 
     def numbers(self, start: int, end: int) -> range:
-        """The lines (from 1) that hold the characters [start, end)."""
+        """Return the line numbers (from 1) of the characters [start, end)."""
         return range(self.number_at(start), self.number_at(end - 1) + 1)
 
     def line_start(self, position: int) -> int:
-        """Where the line starts that holds the character at `position`."""
+        """Return the start of the line at a character."""
         return self.starts[self.number_at(position) - 1]
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Characters of a line (from 1) without the white space around it; (0, 0) if there is no
-        such line."""
+        """Return the characters of a stripped line (from 1); (0, 0) if there is no such line."""
         if not 1 <= number <= len(self.lines):
             return 0, 0
-        line, start = self.lines[number - 1], self.starts[number - 1]
-        left = len(line) - len(line.lstrip())
-        return start + left, start + left + len(line.strip())
+        line = self.lines[number - 1]
+        start = self.starts[number - 1] + len(line) - len(line.lstrip())
+        return start, start + len(line.strip())
 
 
 @dataclass(frozen=True)
 class Code(Lines):
-    """A program that Python can read."""
+    """A program that parses."""
 
     tree: ast.Module
 
     def bounds(self, node: Any) -> tuple[int, int]:
-        """Character interval of a node; `ast` counts columns in UTF-8 bytes."""
-        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+        """Return the characters of a node; `ast` counts columns in UTF-8 bytes."""
+        return self._index(node.lineno, node.col_offset), self._index(node.end_lineno, node.end_col_offset)
 
-    def _at(self, line: int, column: int) -> int:
+    def _index(self, line: int, column: int) -> int:
         return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
 
     def extent_of(self, node: ast.stmt) -> tuple[int, int]:
-        """Characters of a statement; of a compound one, its header up to the colon."""
+        """Return the characters of a statement; for a compound one, its header up to the colon."""
         start, end = self.bounds(node)
         body = getattr(node, "body", None)
         if isinstance(body, list) and body:
@@ -81,33 +79,31 @@ class Code(Lines):
         return start, end
 
     def quote(self, node: ast.stmt) -> str:
-        """The text of `extent_of`."""
+        """Return the text of `extent_of`."""
         start, end = self.extent_of(node)
         return self.text[start:end]
 
     def statements(self) -> Iterator[ast.stmt]:
-        """All statements in source order but the `def` lines themselves, which the question
-        dictates."""
-        waiting: list[ast.AST] = [self.tree]
-        while waiting:
-            node = waiting.pop()
+        """Yield the statements in source order, except `def` lines, which the question dictates."""
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
             if isinstance(node, ast.stmt) and not isinstance(node, Function):
                 yield node
-            waiting += reversed(list(ast.iter_child_nodes(node)))
+            stack += reversed(list(ast.iter_child_nodes(node)))
 
 
-def read_code(text: str) -> Code | None:
-    """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be
-    worked on."""
-    tree = parsed(text) if len(text) <= LONGEST else None
+def parse_code(text: str) -> Code | None:
+    """Parse a program; None if it is invalid, too long or too deeply nested."""
+    tree = parse_tree(text) if len(text) <= MAX_CHARACTERS else None
     if tree is None or _too_deep(tree):
         return None
     lines = Lines.of(text)
     return Code(text, lines.lines, lines.starts, tree)
 
 
-def parsed(text: str) -> ast.Module | None:
-    """The syntax tree of a text; None if Python cannot read it."""
+def parse_tree(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text; None if it does not parse."""
     try:
         return parse_module(text)
     except (ValueError, RecursionError, MemoryError):
@@ -116,7 +112,7 @@ def parsed(text: str) -> ast.Module | None:
 
 def _too_deep(tree: ast.AST) -> bool:
     level = [tree]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return False
@@ -124,33 +120,39 @@ def _too_deep(tree: ast.AST) -> bool:
 
 
 def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """The fields of a node without those that hold nested statements."""
+    """Return the fields of a node, except those with nested statements."""
     nested = _NESTED if isinstance(node, ast.stmt) else ()
     return ((name, value) for name, value in ast.iter_fields(node) if name not in nested)
 
 
 def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes below a statement that are not part of a nested statement, outer ones first.
+    """Yield the nodes below a statement but outside nested statements, outer nodes first.
 
-    Nothing inside an f-string: before Python 3.12 the positions of such nodes are wrong.
+    Nodes inside f-strings are skipped: before Python 3.12 their positions are wrong.
     """
-    waiting: list[Any] = [value for _, value in header_fields(statement)]
-    while waiting:
-        value = waiting.pop(0)
+    stack: list[Any] = [value for _, value in header_fields(statement)]
+    while stack:
+        value = stack.pop(0)
         if isinstance(value, list):
-            waiting[:0] = value
+            stack[:0] = value
         elif isinstance(value, ast.AST):
             yield value
-            waiting[:0] = [] if isinstance(value, ast.JoinedStr) else list(ast.iter_child_nodes(value))
+            stack[:0] = [] if isinstance(value, ast.JoinedStr) else list(ast.iter_child_nodes(value))
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Put `text` in place of the characters [start, end) of a program.
+    """Replacement of the characters [start, end) of a program by `text`.
 
-    `line` is where it happens (from 1); `cost` is low for what programmers often get wrong; [low,
-    high) is the smallest expression or statement around it that says something when quoted. `kind`
-    `missing` is a new line.
+    Attributes:
+        start: first replaced character.
+        end: character after the last replaced one.
+        text: the new text.
+        kind: kind of mistake; `missing` inserts a line.
+        cost: low for common mistakes.
+        line: line of the edit (from 1).
+        low: start of the smallest expression or statement around the edit that is worth quoting.
+        high: its end.
     """
 
     start: int
@@ -162,28 +164,28 @@ class Edit:
     low: int
     high: int
 
-    def applied(self, code: str) -> str:
-        """The program with the edit."""
+    def apply(self, code: str) -> str:
+        """Return the edited program."""
         return code[: self.start] + self.text + code[self.end :]
 
-    def wanted(self, code: str) -> str:
-        """The quoted expression with the edit; of a new line, the line."""
+    def quote(self, code: str) -> str:
+        """Return the edited expression or the inserted line."""
         if self.kind == "missing":
             return self.text.strip()
         return code[self.low : self.start] + self.text + code[self.end : self.high]
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """All functions of a program, nested ones too."""
+    """Yield the functions of a program, including nested ones."""
     return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
 def variables(tree: ast.AST) -> list[str]:
-    """Names that a function or module takes as arguments or assigns, in order of appearance."""
-    found: dict[str, None] = {}
+    """Return the arguments and assigned names of a function or module, in order of appearance."""
+    names: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
-            found[node.arg] = None
+            names[node.arg] = None
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id] = None
-    return list(found)
+            names[node.id] = None
+    return list(names)

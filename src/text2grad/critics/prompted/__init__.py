@@ -1,5 +1,4 @@
-"""The prompted critic: `messages` are what it shows a chat model, `reading` what it makes of the
-answers."""
+"""The prompted critic: `messages` builds its questions, `reading` interprets the answers."""
 
 from text2grad.critics.prompted.critic import Pair, PromptedCritic, TaggerCritic
 from text2grad.critics.prompted.messages import (

@@ -1,8 +1,8 @@
-"""The prompted critic: any chat model, asked for a critique and its spans in the format z.
+"""The prompted critic: a chat model that writes a critique with spans in the format z.
 
-The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a
-local model fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages`
-and write z.
+The annotator is a strong model with long instructions. The reward model (paper, section 3.4) is a
+local model fine-tuned on the annotator's critiques. Both are instances of one class: they read
+`judge_messages` and write z.
 """
 
 from __future__ import annotations
@@ -37,22 +37,28 @@ from text2grad.feedback import (
 from text2grad.sandbox import NO_VERDICT, Outcome
 
 Pair = tuple[Example, str]
-"""An example, and a response to it."""
+"""An example and a response to it."""
 
 
 class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
-    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`, or
-    a `Prompt`, which may have an answer format of its own.
-    `tested` takes its place where `meta` of an example says what came of the response's tests,
-    `anchor` where a person wrote about this very response: it finds the words the person means, and
-    the critique stays the person's, and has no score. Without them every response is judged with
-    `prompt`. An unreadable answer is a `Failure`; `annotator` and `verdict_only` say how answers
-    are read (`Reader`). Where the chat knows its limit, a prompt that is too long loses its middle.
+    An invalid answer is a `Failure`. If the chat knows its context length, the middle of a long
+    prompt is cut out (`fitted_messages`).
+
+    Args:
+        chat: the chat model.
+        prompt: the text of a prompt file (`tasks.base.read_prompt`) of the version in `source`, or
+            a `Prompt`, which may define its own answer format.
+        source: the origin of the critiques.
+        annotator: read answers as an annotator's (`Reader`).
+        tested: replaces `prompt` if the test results of the response are in the example's `meta`.
+        anchor: replaces `prompt` if there is human feedback on the response. Its answers only place
+            spans; the critique keeps the human text and has no score.
+        verdict_only: read only the verdict of a head (`Reader`).
 
     Raises:
-        UserError: the prompt has an unknown placeholder, or no place for the response.
+        UserError: the prompt has an unknown placeholder, or none for the response.
     """
 
     def __init__(
@@ -76,36 +82,36 @@ class PromptedCritic:
 
     @property
     def tokens(self) -> float:
-        """Read and written in all; an equal question counts each time."""
+        """Tokens read and written so far; repeated questions count every time."""
         return float(self.usage.total())
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Ask for all critiques at once and read the answers.
+        """Request all critiques at once and parse the answers.
 
         Raises:
-            UserError: what would fail every critique, or a budget that is reached
+            UserError: an error that would fail every critique, or an exhausted budget
                 (`chat.client.OpenAIChat`).
         """
         pairs = list(zip(examples, responses, strict=True))
         answers = self._answers(pairs)
         for answer in answers:
-            self.usage.update(tokens_in(answer))
+            self.usage.update(token_counts(answer))
         return [self._judgement(pair, answer) for pair, answer in zip(pairs, answers, strict=True)]
 
     def _answers(self, pairs: Sequence[Pair]) -> list[Answer]:
-        """Return the chat's answer about each pair."""
+        """Return the chat's answers about the pairs."""
         chat = self.chat
         if isinstance(chat, OpenAIChat):
             return chat.answers([self.question(*pair) for pair in pairs], self.verdict)
         turns = [fitted_messages(self._prompt_for(*pair).text, *pair, self._excess) for pair in pairs]
-        about = [response for _, response in pairs]
-        return chat.complete_about(turns, about) if isinstance(chat, GroundedChat) else chat.complete(turns)
+        responses = [response for _, response in pairs]
+        return chat.complete_about(turns, responses) if isinstance(chat, GroundedChat) else chat.complete(turns)
 
     def question(self, example: Example, response: str) -> Question:
         """Return the question to an endpoint about one response.
 
-        Only the question to an annotator has the schema of the answer: it requires parts of z that
-        a trained model may never have seen.
+        Only an annotator's question includes the answer schema, which requires parts of z that a
+        trained model may never have seen.
         """
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)
@@ -114,128 +120,127 @@ class PromptedCritic:
         return self.chat.asker.questioner.question(turns, prompt.version, schema, response)
 
     def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
-        """How a question ends with an answer; None: a fresh one is worth its price."""
+        """Return the final state of a question with this answer; None: sample a new answer."""
         judgement = self._reader.read(answer, question.about, self._formats[question.version].parse)
-        if isinstance(answer, Completion) and not last and self._reader.broken(judgement):
+        if isinstance(answer, Completion) and not last and self._reader.needs_retry(judgement):
             return None
-        kept = self._reader.validated(judgement)
-        return FAILURE_STATES[kept.kind] if isinstance(kept, Failure) else "ok"
+        judgement = self._reader.validate(judgement)
+        return FAILURE_STATES[judgement.kind] if isinstance(judgement, Failure) else "ok"
 
     def feedback(self, pairs: Iterable[Pair]) -> Iterator[Feedback]:
-        """The records of those pairs that an endpoint has answered, in their order; nothing is
-        asked."""
+        """Yield the records of pairs that the endpoint has already answered, in order."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
         for pair in pairs:
             if (paid := self.chat.paid_answer(self.question(*pair))) is not None:
                 yield self._record(pair, paid)
 
     def _record(self, pair: Pair, paid: PaidAnswer) -> Feedback:
-        kind = "human" if self._anchored(*pair) else self.source.kind
-        known = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
+        kind = "human" if self._human_text(*pair) else self.source.kind
+        update = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
         judgement = self._judgement(pair, paid.answer)
-        record = Feedback.of(*pair, judgement, self.source.model_copy(update=known))
+        record = Feedback.of(*pair, judgement, self.source.model_copy(update=update))
         meta = {**record.meta, "asked_without": list(paid.asked_without)} if paid.asked_without else record.meta
         return record.model_copy(update={"usage": paid.usage, "meta": meta})
 
     def _judgement(self, pair: Pair, answer: Answer) -> Judgement:
-        read = self._reader.read(answer, pair[1], self._prompt_for(*pair).format.parse)
-        judgement = self._reader.validated(read)
+        parsed = self._reader.read(answer, pair[1], self._prompt_for(*pair).format.parse)
+        judgement = self._reader.validate(parsed)
         if isinstance(judgement, Failure):
-            return judgement.model_copy(update={"meta": {**judgement.meta, **_lost_quotes(read)}})
-        words = self._anchored(*pair)
-        return judgement.model_copy(update={"text": words, "score": None}) if words else judgement
+            # A critique that was refused for its quotes keeps their counts.
+            counts = _quote_counts(parsed) if isinstance(parsed, Critique) else {}
+            return judgement.model_copy(update={"meta": {**judgement.meta, **counts}})
+        text = self._human_text(*pair)
+        return judgement.model_copy(update={"text": text, "score": None}) if text else judgement
 
-    def _anchored(self, example: Example, response: str) -> str:
-        """The person's words that spans are looked for; "" where the response is judged."""
+    def _human_text(self, example: Example, response: str) -> str:
+        """Return the human feedback to place in the response; empty if the chat judges it."""
         return human_feedback_on(example, response) if self._anchor else ""
 
     def _prompt_for(self, example: Example, response: str) -> Prompt:
-        if self._anchor and self._anchored(example, response):
+        if self._anchor and self._human_text(example, response):
             return self._anchor
         outcome = example.meta.get("outcome")
-        known = outcome in get_args(Outcome) and outcome not in NO_VERDICT
-        return self._tested if self._tested and known else self._prompt
+        is_tested = outcome in get_args(Outcome) and outcome not in NO_VERDICT
+        return self._tested if self._tested and is_tested else self._prompt
 
 
 class Tagger(Protocol):
-    """A model that labels responses where they stand in the judge's prompts
-    (`policy.heads.tagger`)."""
+    """A model that labels responses within the judge's prompts (`policy.heads.tagger`)."""
 
     overlap: Overlap
 
     def excess(self, conversation: Sequence[Message]) -> int:
-        """Tokens by which a conversation exceeds the model's context; 0 or less: it fits."""
+        """Return the tokens beyond the model's context; 0 or less if the conversation fits."""
         ...
 
     def tag(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Completion | Failure]:
-        """The labelled places of each response `texts[i]` and the verdict on it, without words."""
+        """Return labelled places and a verdict for every response `texts[i]`, without words."""
         ...
 
 
 class TaggerCritic:
-    """A reward model that writes nothing: spans from a head that reads the prompt, and the verdict
-    from them."""
+    """A reward model without generated text: a head labels the response in the prompt."""
 
     def __init__(self, tagger: Tagger, prompt: str, source: Source) -> None:
         self.tagger, self.source = tagger, source
         self.overlap = tagger.overlap
-        self.tokens = 0.0  # read in all
+        self.tokens = 0.0  # tokens read so far
         self._prompt = prompt
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Return a critique without words of each response; one that cannot be read whole is a
-        failure."""
+        """Return a critique without text per response; one that does not fit is a failure."""
         pairs = zip(examples, responses, strict=True)
-        asked = [fitted_messages(self._prompt, *pair, self.tagger.excess) for pair in pairs]
-        return [self._judgement(*each) for each in zip(self.tagger.tag(asked, responses), responses, strict=True)]
+        conversations = [fitted_messages(self._prompt, *pair, self.tagger.excess) for pair in pairs]
+        answers = self.tagger.tag(conversations, responses)
+        return [self._judgement(*pair) for pair in zip(answers, responses, strict=True)]
 
     def _judgement(self, answer: Completion | Failure, response: str) -> Judgement:
         if isinstance(answer, Failure):
             return answer
-        self.tokens += sum(tokens_in(answer).values())
+        self.tokens += sum(token_counts(answer).values())
         return Critique(text="", spans=spans_at(answer.spans or (), response), score=answer.score)
 
 
-def tokens_in(answer: Answer) -> dict[str, int]:
-    """Input and output tokens of one request by name, if the chat reports them."""
+def token_counts(answer: Answer) -> dict[str, int]:
+    """Return the input and output tokens of a request by name, if the chat reports them."""
     usage = answer.usage if isinstance(answer, Completion) else {}
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
 
 
-def _lost_quotes(read: Judgement) -> dict[str, object]:
-    """Count the quotes of a critique that was refused for them, as those of all others are
-    counted."""
-    if isinstance(read, Failure):
-        return {}
-    return {"unmatched": read.quotes.unmatched, "dropped_spans": len(read.spans), "lost": list(read.lost)}
+def _quote_counts(critique: Critique) -> dict[str, object]:
+    return {
+        "unmatched": critique.quotes.unmatched,
+        "dropped_spans": len(critique.spans),
+        "lost": list(critique.lost),
+    }
 
 
-def _ready(settings: object, ready: Ready) -> Critic:
-    """The critic over an endpoint or a reward model, as the run has it."""
+def _opened_critic(settings: object, ready: Ready) -> Critic:
+    """Return the endpoint or reward model that the run has opened."""
     assert ready.critic is not None
     return ready.critic
 
 
 PROMPTED = CriticSpec(
     "prompted",
-    make=_ready,
+    make=_opened_critic,
     settings=PromptedSettings,
-    manner=("concurrency", "prices", "budget_usd"),
+    operational=("concurrency", "prices", "budget_usd"),
     source="llm",
-    blind=True,
+    reference_free=True,
     about="any OpenAI-compatible endpoint",
 )
 REWARD_MODEL = CriticSpec(
     "reward_model",
-    make=_ready,
+    make=_opened_critic,
     settings=RewardModelCriticSettings,
-    manner=("gate",),
+    operational=("gate",),
     reads=("reward_model.max_new_tokens", "reward_model.kind", "reward_model.grounded"),
     files=lambda settings, folder: {
         "the reward model": settings.folder or folder / "reward_model" / "policy",
     },
     measures_with=lambda ready: ready.critic,
     source="reward_model",
-    blind=True,
-    about="trained here",
+    reference_free=True,
+    about="the trained reward model",
 )

@@ -1,4 +1,4 @@
-"""What an answer says: one critique, or a typed failure."""
+"""Parse an answer into a critique or a typed failure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from text2grad.chat.base import Answer
 from text2grad.feedback import Critique, Failure, Judgement, Tolerance
 from text2grad.json_text import storable
 
-LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
-"""Characters, and brackets open at once, of what json-repair is tried on."""
+MAX_REPAIR_LENGTH, MAX_REPAIR_DEPTH = 10_000, 20
+"""Maximum characters, and nested brackets, of an answer that json-repair is tried on."""
 Parse = Callable[[str, str, Tolerance], Judgement]
-"""Reads an answer about a response: `wire.parse`, or one of another format."""
+"""Parses an answer about a response, like `wire.parse`."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
@@ -26,19 +26,19 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads answers of a model that was trained to write z or, with `annotator`, of any other.
+    """Reads the answers of a model trained to write z or, with `annotator`, of any other model.
 
-    An annotator's invalid JSON is repaired, its quotes are located with tolerance, and an answer
-    that quotes what is not in the response is asked for once more and then refused. A trained model
-    is read to the letter, and keeps the spans that are there. With `verdict_only` nothing is read
-    but the number that a head gives.
+    For an annotator, invalid JSON is repaired, quotes are matched with tolerance, and an answer
+    with quotes that are not in the response is requested once more and then refused. For a trained
+    model, quotes must match to the letter, and spans that match are kept. With `verdict_only`, only
+    the number of a head is read.
     """
 
     annotator: bool = False
     verdict_only: bool = False
 
     def read(self, answer: Answer, response: str, parse: Parse = wire.parse) -> Judgement:
-        """Return the judgement in an answer about `response`, which `parse` reads."""
+        """Return the judgement in an answer about `response`, using `parse`."""
         if isinstance(answer, Failure):
             return answer
         if not math.isfinite(answer.score or 0.0) or (self.verdict_only and answer.score is None):
@@ -46,29 +46,27 @@ class Reader:
         if self.verdict_only:
             return Critique(text="", score=answer.score)
         if answer.truncated:
-            # Even where the object is closed: a truncated critique is incomplete.
+            # Even if its JSON is complete, a truncated critique is not.
             return Failure(
-                kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
+                kind="truncated", message="the answer reached the token limit", raw=storable(answer.text)
             )
-        read = parse(answer.text, response, self._tolerance)
-        if isinstance(read, Failure) and read.kind == "invalid" and self.annotator and "{" in answer.text:
-            read = self._repaired(answer.text, response, parse) or read
-        if isinstance(read, Failure):
-            return read
-        score = read.score if answer.score is None else answer.score
-        return read.model_copy(update={"score": score, "forced": int(answer.forced)})
+        judgement = parse(answer.text, response, self._tolerance)
+        if self.annotator and isinstance(judgement, Failure) and judgement.kind == "invalid" and "{" in answer.text:
+            judgement = self._repair(answer.text, response, parse) or judgement
+        if isinstance(judgement, Failure):
+            return judgement
+        score = judgement.score if answer.score is None else answer.score
+        return judgement.model_copy(update={"score": score, "forced": int(answer.forced)})
 
-    def broken(self, judgement: Judgement) -> bool:
-        """True if a fresh sample is worth its price. A trained model gets one: its answer is its
-        critique."""
+    def needs_retry(self, judgement: Judgement) -> bool:
+        """True if an annotator's answer is unusable; a trained model is never asked again."""
         if isinstance(judgement, Failure):
             return self.annotator and judgement.kind in ("invalid", "truncated")
         return self.annotator and _count_absent(judgement) > 0
 
-    def validated(self, judgement: Judgement) -> Judgement:
-        """Return the judgement, or a failure for an annotator's that quotes what is not in the
-        response."""
-        if isinstance(judgement, Failure) or not self.broken(judgement):
+    def validate(self, judgement: Judgement) -> Judgement:
+        """Return the judgement, or a failure if an annotator's quotes are not in the response."""
+        if isinstance(judgement, Failure) or not self.needs_retry(judgement):
             return judgement
         message = f"{_count_absent(judgement)} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
@@ -77,67 +75,66 @@ class Reader:
     def _tolerance(self) -> Tolerance:
         return "normalised" if self.annotator else "exact"
 
-    def _repaired(self, text: str, response: str, parse: Parse) -> Critique | None:
-        """The result of json-repair, if each of its quotes occurs in the response, and only once.
+    def _repair(self, text: str, response: str, parse: Parse) -> Critique | None:
+        """Return the result of json-repair, if each quote occurs exactly once in the response.
 
-        A repair guesses where strings end; a wrong guess seldom quotes the response as whole words.
-        It also takes the last of two values of a key, which is why what gives a key twice is not
-        repaired.
+        json-repair guesses where strings end; a wrong guess seldom quotes whole words of the
+        response. It also keeps the last value of a repeated key, so such answers are not repaired.
         """
         import json_repair
 
         if not _is_repairable(text):
             return None
         try:
-            found = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], logging=True)
-            value, steps = found if isinstance(found, tuple) else (found, [])
-            if "duplicate key" in str(steps) or not isinstance(value, dict) or gives_a_key_twice(text, value):
+            repaired = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], logging=True)
+            value, steps = repaired if isinstance(repaired, tuple) else (repaired, [])
+            if "duplicate key" in str(steps) or not isinstance(value, dict) or repeats_key(text, value):
                 return None
-            read = parse(json.dumps(value, ensure_ascii=False), response, self._tolerance)
-        except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
+            critique = parse(json.dumps(value, ensure_ascii=False), response, self._tolerance)
+        except (ValueError, RecursionError):  # nested too deeply, or an endless number
             return None
-        return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None
+        if isinstance(critique, Failure) or critique.quotes.unmatched or critique.quotes.ambiguous:
+            return None
+        return critique
 
 
 def _count_absent(critique: Critique) -> int:
-    """Count the quotes that are neither in the response nor in what others said between its
-    turns."""
+    """Count the quotes that are neither in the response nor in the messages between its turns."""
     return critique.quotes.unmatched - critique.quotes.foreign
 
 
-def gives_a_key_twice(text: str, value: Any) -> bool:
-    """Whether a text names a key more often than `value`, which was made of it, has one.
+def repeats_key(text: str, value: Any) -> bool:
+    """True if `text` seems to give a key more values than `value`, which was parsed from it.
 
-    Rather once too often: prose may say `score:`, too.
+    False positives are accepted: prose may contain `score:` too.
     """
-    readable = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    readable = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
     without_comments = _COMMENT.sub(" ", readable)
     names = Counter(key.strip().casefold() for key in _keys(value))
     return any(
-        _mentions(name, readable) > times or _mentions(name, without_comments) > times
-        for name, times in names.items()
+        _count_values(name, readable) > count or _count_values(name, without_comments) > count
+        for name, count in names.items()
     )
 
 
-def _mentions(key: str, text: str) -> int:
-    """How often a key seems to be given a value, with a colon or without."""
+def _count_values(key: str, text: str) -> int:
+    """Count the apparent values of a key, with or without a colon."""
     value = r"""(?:\W{0,20}?[:=]|["'“”‘’]\s*[-\d\[{"'tfn]|\s+[-+\d])"""
     return len(re.findall(rf"(?<!\w){re.escape(key)}(?!\w){value}", text, re.IGNORECASE))
 
 
 def _keys(value: Any) -> Iterator[str]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if isinstance(value, dict):
         yield from value
-    for each in inner:
-        yield from _keys(each)
+    for child in children:
+        yield from _keys(child)
 
 
 def _is_repairable(text: str) -> bool:
-    """Whether a repair ends soon: it takes longer than in proportion, above all where brackets are
-    nested."""
-    depth = deepest = 0
+    """True if a repair ends soon: its time grows faster than the length, above all when nested."""
+    depth = max_depth = 0
     for match in _BRACKET.finditer(text):
         depth = max(0, depth + (1 if match[0] in "([{" else -1))
-        deepest = max(deepest, depth)
-    return len(text) <= LONGEST_REPAIRED and deepest <= DEEPEST_REPAIRED
+        max_depth = max(max_depth, depth)
+    return len(text) <= MAX_REPAIR_LENGTH and max_depth <= MAX_REPAIR_DEPTH

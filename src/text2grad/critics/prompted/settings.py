@@ -1,5 +1,4 @@
-"""Settings of critics that are chat models: an endpoint with its prompt, and the trained reward
-model."""
+"""Settings of chat-model critics: an endpoint with its prompt, and the trained reward model."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ class PromptedSettings(EndpointSettings):
 
     prompt: str | None = Field(
         default=None,
-        description="what replaces the task's critic prompt: a prompt by its name, a text file of your own, or"
-        " module:NAME of a Prompt, whose answers may have a format of their own",
+        description="replaces the task's critic prompt: the name of a bundled prompt, a text file, or module:NAME"
+        " of a Prompt, which may define its own answer format",
     )
 
 
@@ -25,11 +24,12 @@ class RewardModelCriticSettings(Settings):
     """The trained reward model as a critic."""
 
     folder: Path | None = Field(
-        default=None, description="of the model, or with base_url its name at the server; null: this run's own"
+        default=None,
+        description="folder of the model, or with base_url its name on the server; null: the model of this run",
     )
     base_url: str | None = Field(
-        default=None, description="an OpenAI-compatible server that holds the model; null: loaded in this process"
+        default=None, description="an OpenAI-compatible server of the model; null: load it in this process"
     )
     gate: bool = Field(
-        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
+        default=True, description="refuse to train with a reward model that train-reward found unfit"
     )

@@ -10,7 +10,7 @@ from text2grad import wire
 from text2grad.align import TokenTable
 from text2grad.align.trajectory import align_recorded
 from text2grad.config import RewardModelSettings
-from text2grad.critics.damage import spoiled
+from text2grad.critics.damage import corrupt_records
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message
@@ -135,7 +135,7 @@ def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed
     """
     few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
     share = few if settings.damaged is None else settings.damaged
-    return [*records, *spoiled(records, round(share * len(records)), seed)]
+    return [*records, *corrupt_records(records, round(share * len(records)), seed)]
 
 
 def fitting(

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from text2grad.align import CreditSettings
 from text2grad.align.trajectory import align_recorded
 from text2grad.config import Config
-from text2grad.critics.damage import spoiled
+from text2grad.critics.damage import corrupt_records
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
 from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
@@ -84,7 +84,7 @@ def check_reward_model(
         aligned = (align_recorded(table, answer.text, answer.ids) for answer in answers)
         return list(zip(judgements, aligned, strict=True))
 
-    corrupted = spoiled(records, CORRUPTED, seed)
+    corrupted = corrupt_records(records, CORRUPTED, seed)
     corrected = [Answer(example_of(record), text) for record, text in corrections(heldout)[:CORRECTED]]
     judgements = GateJudgements(
         cases,
