@@ -18,7 +18,7 @@ from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
 from text2grad.eval.critics.reward_model import baselines
-from text2grad.eval.critics.spans import SpanCase, intervals, span_report, tally
+from text2grad.eval.critics.spans import SpanCase, count_case, intervals, span_report
 from text2grad.feedback import Failure, Feedback, Place
 from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary, inlined
@@ -178,7 +178,7 @@ def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
     rates = span_report(cases)
     bounds = intervals(cases, seed=seed)
     units = sum(len(case.aligned) for case in cases)
-    poor = sum(tally(case)["poor_token_gold"] for case in cases)
+    poor = sum(count_case(case)["poor_token_gold"] for case in cases)
     report = {"answers": float(len(cases)), "units": float(units), "poor_share": poor / units}
     report |= {name: rates[name] for name in ("unreadable", *RATES)}
     for name in ("poor_f1", "good_f1"):

@@ -151,7 +151,7 @@ class FeedbackReport(Stage):
 
     def people(self, marks: Path) -> dict[str, Any]:
         """Return and print people's marks of the records; warn if they find too few correct."""
-        from text2grad.eval.critics.marks import people
+        from text2grad.eval.critics.marks import marks_report
         from text2grad.feedback import Feedback
         from text2grad.jsonl import read_jsonl
         from text2grad.page.signs import human_warnings
@@ -160,7 +160,7 @@ class FeedbackReport(Stage):
         def length(record: Feedback, span: Span) -> int:
             return sum(start < span.end and span.start < end for start, end in units(record.response))
 
-        agreement = people(marks, read_jsonl(self.source, Feedback), length)
+        agreement = marks_report(marks, read_jsonl(self.source, Feedback), length)
         for aspect, share in agreement.items():
             low, high = share["interval"]
             interval = f"{share['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {share['count']}"

@@ -1,7 +1,7 @@
-"""Files of answers by any system: who answered what, and what it is compared with.
+"""Read files of answers by any system, and pair them with references or other answers.
 
-A file is JSON Lines, JSON or CSV. A row has `response` (or `output`), and either `reference` (and
-`prompt`), or the `id` of a held-out prompt of the task. `evaluate` itself writes such files
+A file is JSON Lines, JSON or CSV. A row has a `response` (or `output`), and either a `reference`
+(and `prompt`) or the `id` of a held-out prompt of the task. `evaluate` writes such files too
 (`<name>.answers.json`).
 """
 
@@ -20,14 +20,17 @@ from text2grad.eval.judge import AnswerPair
 from text2grad.feedback import Example
 
 REFERENCES = "references"
-"""In the place of a file to compare with: the reference answers."""
-Known = Callable[[], Mapping[str, Example]]
-"""The held-out prompts of the task by id; read only where a file needs them."""
+"""Compare with the reference answers instead of a file."""
+HeldoutExamples = Callable[[], Mapping[str, Example]]
+"""Returns the held-out examples of the task by id; called only if a file needs them."""
 
 
 class SystemAnswers(NamedTuple):
-    """The answers of one system: a text to each example, and how many prompts of the task it did
-    not answer."""
+    """The answers of one system, one text per example.
+
+    `missing` is the number of held-out prompts without an answer; None if the file has its own
+    references.
+    """
 
     name: str
     examples: list[Example]
@@ -35,40 +38,42 @@ class SystemAnswers(NamedTuple):
     missing: int | None
 
 
-def name_of(file: Path) -> str:
-    """What the answers of a file are called."""
+def system_name(file: Path) -> str:
+    """Return the name of the system whose answers a file holds."""
     return file.name.partition(".")[0]
 
 
-def read_answers(file: Path, known: Known) -> SystemAnswers:
-    """The answers in a file, each with the example that it answers.
+def read_answers(file: Path, heldout: HeldoutExamples) -> SystemAnswers:
+    """Read the answers in a file and their examples.
 
-    Where rows bring no `reference`, the examples are those of the task with their ids.
+    Rows without a `reference` refer to the held-out examples of the task by `id`.
 
     Raises:
         UserError: the file cannot be read, or a row has no response, an empty reference or an
-            unknown id (which).
+            unknown id.
     """
     rows = load_rows(str(file))
     if "tests" in rows[0] or "solution" in rows[0] or "completion" in rows[0]:
-        raise UserError(f"{file} holds programs", "--answers is for texts with a 'response'")
-    own = "reference" in rows[0]
+        raise UserError(f"{file} contains programs", "--answers is for texts with a 'response'")
+    has_references = "reference" in rows[0]
     examples, texts = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            asked = _read(row)
-            texts.append(asked.response or "")
-            examples.append(
-                _own_example(asked, f"{file.stem}-{number}") if own else _known_example(asked.extra, known())
-            )
+            exchange = _parse_row(row)
+            texts.append(exchange.response or "")
+            if has_references:
+                examples.append(_make_example(exchange, f"{file.stem}-{number}"))
+            else:
+                examples.append(_find_example(exchange.extra, heldout()))
         except ValueError as error:
             raise bad_record(file, number, error) from error
     answered = {example.id for example in examples}
-    return SystemAnswers(name_of(file), examples, texts, None if own else len(known().keys() - answered))
+    missing = None if has_references else len(heldout().keys() - answered)
+    return SystemAnswers(system_name(file), examples, texts, missing)
 
 
-def theirs_of(against: str, examples: Sequence[Example], known: Known) -> dict[str, str]:
-    """What answers are compared with, by id: the references, or the answers in a file.
+def read_opponent(against: str, examples: Sequence[Example], heldout: HeldoutExamples) -> dict[str, str]:
+    """Return the texts to compare with, by id: the references, or the answers in a file.
 
     Raises:
         UserError: see `read_answers`; or an id occurs twice.
@@ -76,60 +81,60 @@ def theirs_of(against: str, examples: Sequence[Example], known: Known) -> dict[s
     if against == REFERENCES:
         refuse_shared_ids(examples, "answers")
         return {example.id: example.reference for example in examples if example.reference.strip()}
-    other = read_answers(Path(against), known)
-    found = dict(zip([example.id for example in other.examples], other.texts, strict=True))
-    if len(found) < len(other.texts):
-        raise UserError(f"{against} answers a prompt twice", "one answer to a prompt, to compare")
-    return found
+    other = read_answers(Path(against), heldout)
+    texts = dict(zip([example.id for example in other.examples], other.texts, strict=True))
+    if len(texts) < len(other.texts):
+        raise UserError(f"{against} answers a prompt twice", "keep one answer per prompt")
+    return texts
 
 
-def _read(row: Row) -> Exchange:
-    """Prompt and response of a row, which may call its response `output`; other texts are named on
-    stderr, once."""
+def _parse_row(row: Row) -> Exchange:
+    """Return prompt and response of a row; warn once about text in other columns."""
     others = {name: value for name, value in row.items() if name != "output"}
-    asked = read_exchange({"response": row["output"], **others} if "output" in row else row)
-    if asked.response is None:
+    exchange = read_exchange({"response": row["output"], **others} if "output" in row else row)
+    if exchange.response is None:
         raise ValueError("no column 'response'")
-    for name in find_texts(asked.extra, ("id", "reference")):
-        warn_once(f"{name!r} holds text that is not read: what was asked belongs into the prompt")
-    return asked
+    for name in find_texts(exchange.extra, ("id", "reference")):
+        warn_once(f"the text in column {name!r} is ignored: put the question in the prompt")
+    return exchange
 
 
-def _own_example(asked: Exchange, fallback: str) -> Example:
-    reference = find_reference(asked.extra, "reference")
+def _make_example(exchange: Exchange, fallback_id: str) -> Example:
+    reference = find_reference(exchange.extra, "reference")
     if not reference:
         raise ValueError("the reference is empty")
-    id = name_text(asked.extra.get("id")) or fallback
-    return Example(id=id, prompt=as_turns(asked.prompt), reference=reference)
+    id = name_text(exchange.extra.get("id")) or fallback_id
+    return Example(id=id, prompt=as_turns(exchange.prompt), reference=reference)
 
 
-def _known_example(row: Row, known: Mapping[str, Example]) -> Example:
+def _find_example(row: Row, heldout: Mapping[str, Example]) -> Example:
     if row.get("id") in (None, ""):
         raise ValueError("neither a 'reference' nor the 'id' of a prompt")
-    example = known.get(str(row["id"]))
+    example = heldout.get(str(row["id"]))
     if example is None:
-        first = next(iter(known), "none")
+        first = next(iter(heldout), "none")
         raise ValueError(f"no held-out prompt {str(row['id'])[:60]!r}, such as {first!r}: answers of another task?")
     if "tests" in example.meta:
-        raise ValueError("its prompt has tests, and --answers is for texts")
+        raise ValueError("its prompt has tests, but --answers is for texts")
     if not example.reference.strip():
         raise ValueError(f"the reference of prompt {example.id!r} is empty")
     return example
 
 
-def pair_with(
+def pair_answers(
     name: str, against: str, examples: Sequence[Example], texts: Sequence[str], theirs: Mapping[str, str]
 ) -> list[AnswerPair]:
-    """Two answers to each prompt; `theirs` by id.
+    """Pair the answers of two systems to the same prompts; `theirs` is by id.
 
     Raises:
-        UserError: a prompt has no answer by the other, or a system answers it twice.
+        UserError: the other system did not answer a prompt, or a system answered it twice.
     """
-    lacking = [example.id for example in examples if example.id not in theirs]
-    if lacking:
+    missing = [example.id for example in examples if example.id not in theirs]
+    if missing:
         cure = "compare answers to the same prompts: the ids must agree"
-        raise UserError(f"{against} has no answer to {lacking[0]!r} ({len(lacking)} of {len(examples)} lack)", cure)
+        problem = f"{against} has no answer to {missing[0]!r} ({len(missing)} of {len(examples)} are missing)"
+        raise UserError(problem, cure)
     ids = [example.id for example in examples]
     if repeated := next((id for id in ids if ids.count(id) > 1), None):
-        raise UserError(f"{name} answers {repeated!r} twice", "one answer to a prompt, to compare")
-    return [AnswerPair(each, text, theirs[each.id]) for each, text in zip(examples, texts, strict=True)]
+        raise UserError(f"{name} answers {repeated!r} twice", "keep one answer per prompt")
+    return [AnswerPair(example, text, theirs[example.id]) for example, text in zip(examples, texts, strict=True)]

@@ -1,6 +1,6 @@
-"""Two critics or two policies compared by a chat model, each pair in both orders (win, tie, loss).
+"""Compare two critics or two policies with a chat model as the judge, in both orders.
 
-The paper's Table 1 compares critics so, its Figures 3b and 6 policies.
+The paper compares critics in Table 1 and policies in Figures 3b and 6.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 from text2grad.wire.objects import UnreadableError, read_object
 
 CRITERIA = ("score", "accuracy", "completeness", "conciseness", "coherence")
-"""What a judge may rate; `score` is the whole, and decides."""
-MOST = 10.0
-"""The best rating."""
+"""The criteria that a judge may rate; the overall `score` decides."""
+MAX_RATING = 10.0
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
-_SHOWN = re.compile(r"\{\{((?:first|second)(?:\.\w+)?)\}\}")
+_SIDE_PLACEHOLDER = re.compile(r"\{\{((?:first|second)(?:\.\w+)?)\}\}")
 _RATING = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*(?:/\s*10(?:\.0+)?\s*)?")
 _VERDICT = re.compile(r"\W*(first|second|tie)\W*", re.IGNORECASE)
 _SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
@@ -31,13 +30,13 @@ _POINTS = {"first": 1, "second": -1, "tie": 0}
 
 
 Ruling = int | None
-"""1 ours, 0 tie, -1 theirs; None where the judge did not say in one of the orders."""
+"""1 ours, 0 tie, -1 theirs; None if an answer of the judge is unreadable."""
 Parts = dict[str, str]
-"""What is shown of one of the two: "" the whole, and its parts by name."""
+"""The texts of one side by placeholder: "" for the complete text, and its parts by name."""
 
 
 class Pair(NamedTuple):
-    """What two critics say of one response."""
+    """The judgements of two critics on one response."""
 
     example: Example
     response: str
@@ -46,19 +45,19 @@ class Pair(NamedTuple):
 
     @property
     def decided(self) -> Ruling:
-        """The ruling where it needs no judge: a failure loses against a critique. None: ask."""
+        """The ruling if it needs no judge: a failure loses against a critique; else None."""
         if isinstance(self.ours, Failure) or isinstance(self.theirs, Failure):
             return isinstance(self.ours, Critique) - isinstance(self.theirs, Critique)
         return None
 
     @property
     def parts(self) -> tuple[Parts, Parts]:
-        """What is shown of ours and of theirs: the critique as JSON, and its quotes by label."""
+        """The texts of both sides: the critique as JSON, and its quotes by label."""
         return _critique_parts(self.ours), _critique_parts(self.theirs)
 
 
 class AnswerPair(NamedTuple):
-    """What two policies answer to one prompt."""
+    """The answers of two policies to one prompt."""
 
     example: Example
     ours: str
@@ -67,7 +66,7 @@ class AnswerPair(NamedTuple):
 
     @property
     def decided(self) -> Ruling:
-        """The ruling where it needs no judge: equal answers tie, an empty one loses. None: ask."""
+        """The ruling if it needs no judge: equal answers tie, an empty one loses; else None."""
         ours, theirs = self.ours.strip(), self.theirs.strip()
         if ours == theirs:
             return 0
@@ -75,149 +74,170 @@ class AnswerPair(NamedTuple):
 
     @property
     def parts(self) -> tuple[Parts, Parts]:
-        """What is shown of ours and of theirs: the whole answer."""
+        """The texts of both sides: the answers."""
         return {"": self.ours}, {"": self.theirs}
 
 
 class Comparison(NamedTuple):
-    """The ruling on each pair, shares of them, and mean ratings of a prompt that asks for some."""
+    """The ruling on every pair, the shares of rulings, and mean ratings if requested."""
 
-    points: list[Ruling]
+    rulings: list[Ruling]
     shares: dict[str, float]
     ratings: dict[str, float]
 
 
 Ratings = tuple[dict[str, float], dict[str, float]]
-"""What the first and the second were rated, by criterion."""
+"""The ratings of the first and of the second text, by criterion."""
 
 
-def rates(prompt: str) -> bool:
-    """Whether a prompt asks for ratings in JSON, not for one word."""
+def asks_for_ratings(prompt: str) -> bool:
+    """True if a prompt asks for ratings in JSON instead of one word."""
     return '"score"' in prompt
 
 
-def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
-    """Check a judge's prompt before any request. `parts` are the placeholders of what is compared:
-    `first.good`.
+def check_judge_prompt(prompt: str, parts: Collection[str]) -> None:
+    """Check the placeholders and the answer format of a judge's prompt.
+
+    Args:
+        prompt: the text of the prompt.
+        parts: the placeholders of the compared texts, such as `first.good`.
 
     Raises:
-        UsageError: the prompt does not show both, asks for something else, or does not say what to
-            answer.
+        UsageError: the prompt lacks one of the two texts, has an unknown placeholder, or does not
+            define the answer.
     """
     names = set(_PLACEHOLDER.findall(prompt))
-    known = ("prompt", "reference", *parts)
-    if unknown := sorted(name for name in names - set(known) if not name.startswith("meta.")):
-        raise UsageError(
-            f"the judge's prompt asks for {{{{{unknown[0]}}}}}", f"known: {', '.join(known)}, meta.<key>"
-        )
-    for place in ("first", "second"):
-        if not any(name.split(".")[0] == place for name in names):
-            message, cure = f"the judge's prompt does not show {{{{{place}}}}}", "say where each of the two stands"
-            raise UsageError(message, cure)
-    words = _PLACEHOLDER.sub("", prompt)
-    if not all(f'"{place}"' in words if rates(prompt) else place in words for place in ("first", "second")):
+    allowed = ("prompt", "reference", *parts)
+    if unknown := sorted(name for name in names - set(allowed) if not name.startswith("meta.")):
+        problem = f"the judge's prompt has an unknown placeholder {{{{{unknown[0]}}}}}"
+        raise UsageError(problem, f"known: {', '.join(allowed)}, meta.<key>")
+    for side in ("first", "second"):
+        if not any(name.split(".")[0] == side for name in names):
+            raise UsageError(f"the judge's prompt has no {{{{{side}}}}}", "add {{first}} and {{second}}")
+    text = _PLACEHOLDER.sub("", prompt)
+    rated = asks_for_ratings(prompt)
+    if not all((f'"{side}"' if rated else side) in text for side in ("first", "second")):
         cure = 'one word (first, second or tie), or {"first": {"score": 0}, "second": {"score": 0}}'
-        raise UsageError("the judge's prompt does not say what to answer", cure)
+        raise UsageError("the judge's prompt does not define the answer", cure)
 
 
 def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Ask the judge twice about each pair, once in each order.
+    """Compare two critics; the judge sees each pair in both orders.
 
-    A critique wins if it is preferred in both orders. A preference that turns with the order is a
-    tie, and counts into `position_bias`. A `Failure` loses against a critique without being shown.
-    `prompt` is the text of `tasks/prompts/compare_critiques.txt` or one like it, with {{first}} and
-    {{second}}, or `code_e2.txt`, `qa_e3.txt` and the like, whose judge rates the two from 0 to 10:
-    the higher `score` is preferred.
+    A critique wins if it is preferred in both orders. A preference that changes with the order is a
+    tie. A `Failure` loses against a critique without asking the judge.
+
+    Args:
+        chat: the judge.
+        prompt: the text of a prompt with {{first}} and {{second}}, such as
+            `tasks/prompts/compare_critiques.txt`; or one that asks for ratings from 0 to 10, such
+            as `code_e2.txt`, where the higher `score` is preferred.
+        pairs: the critiques.
 
     Returns:
-        `win`, `tie`, `loss`: shares of the pairs that were judged; `position_bias`: the share of
-        the pairs shown in which the judge preferred the first place both times, minus that for the
-        second, in [-1, 1]; `inconsistent`: the share in which its two verdicts differ at all;
-        `judged`, `judge_failed`: pairs; and, of a prompt that asks for ratings, `score` and
-        `their_score`: the means over both orders.
+        `win`, `tie`, `loss`: shares of the judged pairs; `position_bias`: the share of pairs in
+        which the judge preferred the first position both times, minus the share for the second, in
+        [-1, 1]; `inconsistent`: the share of pairs with two different verdicts; `judged`,
+        `judge_failed`: numbers of pairs; with ratings also `score` and `their_score`, averaged over
+        both orders.
 
     Raises:
-        ValueError: there is nothing to compare.
+        ValueError: no pairs.
     """
     if not pairs:
         raise ValueError("no critiques to compare")
-    found = _compare(chat, prompt, pairs)
-    return {**found.shares, **found.ratings}
+    comparison = _compare(chat, prompt, pairs)
+    return {**comparison.shares, **comparison.ratings}
 
 
 def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """Ask the judge twice about two answers to each prompt, once in each order.
+    """Compare the answers of two policies; the judge sees each pair in both orders.
 
-    An answer wins if it is preferred in both orders; a preference that turns with the order is a
-    tie, and counts into `position_bias`. Equal answers tie, and an empty one loses, without being
-    shown. `prompt` is the text of `tasks/prompts/compare_answers.txt` (the criteria of the paper's
-    appendix E.1), or one like it, or `summarization_e1.txt`, whose judge rates the two as that
-    appendix has it.
+    An answer wins if it is preferred in both orders. A preference that changes with the order is a
+    tie. Equal answers tie, and an empty one loses, without asking the judge.
+
+    Args:
+        chat: the judge.
+        prompt: the text of a prompt such as `tasks/prompts/compare_answers.txt` (the criteria of
+            the paper's appendix E.1); or one that asks for ratings, such as `summarization_e1.txt`
+            (the ratings of that appendix).
+        pairs: the answers.
 
     Returns:
-        As `compare_critics`; and `margin`, win - loss, with the bounds of its 95 % bootstrap
-        interval over pairs (`margin_low`, `margin_high`); `length`, `their_length`: mean characters
-        of the answers; `longer_won`: of the pairs that one of two unequally long answers won, the
-        share that the longer one won. Of a prompt that asks for ratings the mean of each criterion
-        too (`accuracy`, `their_accuracy`).
+        As `compare_critics`, with all criteria if rated (`accuracy`, `their_accuracy`, ...); and
+        `margin`, win - loss, with its 95 % bootstrap interval over pairs (`margin_low`,
+        `margin_high`); `length`, `their_length`: mean characters of the answers; `longer_won`: of
+        the pairs with a winner and different lengths, the share that the longer answer won.
 
     Raises:
-        ValueError: there is nothing to compare.
+        ValueError: no pairs.
     """
     if not pairs:
         raise ValueError("no answers to compare")
-    found = _compare(chat, prompt, pairs)
+    comparison = _compare(chat, prompt, pairs)
+    rulings = [ruling for ruling in comparison.rulings if ruling is not None]
+    margin = mean_with_interval(rulings) if rulings else ()
+    longer = [len(pair.ours) - len(pair.theirs) for pair in pairs]
+    longer_won = [
+        float(difference * ruling > 0)
+        for difference, ruling in zip(longer, comparison.rulings, strict=True)
+        if difference and ruling
+    ]
     return {
-        **found.shares,
-        **_margin([point for point in found.points if point is not None]),
+        **comparison.shares,
+        **dict(zip(("margin", "margin_low", "margin_high"), margin, strict=False)),
         "length": mean([len(pair.ours) for pair in pairs]),
         "their_length": mean([len(pair.theirs) for pair in pairs]),
-        "longer_won": _longer_won(pairs, found.points),
-        **found.ratings,
+        "longer_won": mean(longer_won),
+        **comparison.ratings,
     }
 
 
 def _compare(chat: Chat, prompt: str, pairs: Sequence[Pair | AnswerPair]) -> Comparison:
-    """Have the judge rule on each pair that needs one, in both orders: by a word, or by its
-    ratings."""
+    """Ask the judge about every undecided pair, in both orders."""
     decided = [pair.decided for pair in pairs]
-    shown = [pair for pair, known in zip(pairs, decided, strict=True) if known is None]
-    answers = chat.complete([_messages(prompt, pair, turned) for turned in (False, True) for pair in shown])
-    rated = rates(prompt)
-    ratings = [ratings_of(answer) if rated else None for answer in answers]
-    verdicts = [_higher(each) for each in ratings] if rated else [_verdict(answer) for answer in answers]
-    both = list(zip(verdicts[: len(shown)], verdicts[len(shown) :], strict=True))
-    rulings = (_ruling(*each) for each in both)
-    points = [next(rulings) if known is None else known for known in decided]
-    counted = max(1, len(points) - points.count(None))
-    read = [(one, other) for one, other in both if one and other]
+    open_pairs = [pair for pair, ruling in zip(pairs, decided, strict=True) if ruling is None]
+    answers = chat.complete([_messages(prompt, pair, swap) for swap in (False, True) for pair in open_pairs])
+    if asks_for_ratings(prompt):
+        ratings = [parse_ratings(answer) for answer in answers]
+        verdicts = [_preferred_by_score(rating) for rating in ratings]
+    else:
+        ratings = [None] * len(answers)
+        verdicts = [_parse_verdict(answer) for answer in answers]
+    count = len(open_pairs)
+    both_orders = list(zip(verdicts[:count], verdicts[count:], strict=True))
+    new_rulings = iter([_ruling(*orders) for orders in both_orders])
+    rulings = [next(new_rulings) if ruling is None else ruling for ruling in decided]
+    judged = len(rulings) - rulings.count(None)
+    readable = [
+        (ours_first, theirs_first) for ours_first, theirs_first in both_orders if ours_first and theirs_first
+    ]
     shares = {
-        **{name: points.count(point) / counted for name, point in (("win", 1), ("tie", 0), ("loss", -1))},
-        "position_bias": mean([(a == b == "first") - (a == b == "second") for a, b in read]),
-        "inconsistent": mean([float(one != _SWAPPED[other]) for one, other in read]),
-        "judged": float(len(points) - points.count(None)),
-        "judge_failed": float(points.count(None)),
+        **{name: rulings.count(point) / max(1, judged) for name, point in (("win", 1), ("tie", 0), ("loss", -1))},
+        "position_bias": mean([(a == b == "first") - (a == b == "second") for a, b in readable]),
+        "inconsistent": mean([float(a != _SWAPPED[b]) for a, b in readable]),
+        "judged": float(judged),
+        "judge_failed": float(rulings.count(None)),
     }
-    return Comparison(points, shares, _means(ratings[: len(shown)], ratings[len(shown) :]))
+    return Comparison(rulings, shares, _mean_ratings(ratings[:count], ratings[count:]))
 
 
-def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings | None]) -> dict[str, float]:
-    """Mean rating of each criterion, ours and theirs, over all answers of the judge in either
-    order."""
-    read = [each for each in ours_first if each] + [each[::-1] for each in theirs_first if each]
-    found: dict[str, float] = {}
+def _mean_ratings(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings | None]) -> dict[str, float]:
+    """Average the ratings of each criterion and side over both orders."""
+    pairs = [ratings for ratings in ours_first if ratings]
+    pairs += [ratings[::-1] for ratings in theirs_first if ratings]
+    means: dict[str, float] = {}
     for name in CRITERIA:
         for prefix, side in (("", 0), ("their_", 1)):
-            if given := [each[side][name] for each in read if name in each[side]]:
-                found[prefix + name] = mean(given)
-    return found
+            if values := [pair[side][name] for pair in pairs if name in pair[side]]:
+                means[prefix + name] = mean(values)
+    return means
 
 
-def ratings_of(answer: Answer) -> Ratings | None:
-    """The judge's ratings of first and second, from 0 to 10; None if unreadable.
+def parse_ratings(answer: Answer) -> Ratings | None:
+    """Parse the judge's ratings of both texts, from 0 to 10; None if unreadable.
 
-    A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is
-    for the reader.
+    Accepts numbers in quotes and `7/10`. Both texts need a `score`; other keys are ignored.
     """
     if not isinstance(answer, Completion) or answer.truncated:
         return None
@@ -225,81 +245,69 @@ def ratings_of(answer: Answer) -> Ratings | None:
         value = read_object(answer.text, "")
     except UnreadableError:
         return None
-    first, second = (_ratings(value.get(place)) for place in ("first", "second"))
+    first, second = (_parse_side(value.get(side)) for side in ("first", "second"))
     return (first, second) if first and second else None
 
 
-def _ratings(value: object) -> dict[str, float] | None:
-    """The ratings of one of the two; None where it has no score, or one of them is not on the
-    scale."""
+def _parse_side(value: object) -> dict[str, float] | None:
+    """Parse the ratings of one text; None without a score, or if a rating is off the scale."""
     if not isinstance(value, dict):
         return None
-    found = {name: _rating(value[name]) for name in CRITERIA if value.get(name) is not None}
-    rated = {name: number for name, number in found.items() if number is not None}
-    return rated if "score" in rated and len(rated) == len(found) else None
+    parsed = {name: _parse_rating(value[name]) for name in CRITERIA if value.get(name) is not None}
+    ratings = {name: rating for name, rating in parsed.items() if rating is not None}
+    return ratings if "score" in ratings and len(ratings) == len(parsed) else None
 
 
-def _rating(value: object) -> float | None:
-    if isinstance(value, str) and (found := _RATING.fullmatch(value)):
-        value = float(found[1])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+def _parse_rating(value: object) -> float | None:
+    if isinstance(value, str) and (match := _RATING.fullmatch(value)):
+        value = float(match[1])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_RATING:
         return None
     return float(value)
 
 
-def _higher(ratings: Ratings | None) -> str:
-    """first, second or tie by the scores; empty where there are none."""
+def _preferred_by_score(ratings: Ratings | None) -> str:
+    """Return first, second or tie by the scores; empty without ratings."""
     if ratings is None:
         return ""
-    first, second = (each["score"] for each in ratings)
+    first, second = (side["score"] for side in ratings)
     return "tie" if first == second else "first" if first > second else "second"
 
 
-def _ruling(one: str, other: str) -> Ruling:
-    """Ours stood first in `one`, second in `other`: a preference counts if it does not turn with
-    the order."""
-    if not (one and other):
+def _ruling(ours_first: str, theirs_first: str) -> Ruling:
+    """Combine the verdicts of both orders; a preference counts only if both agree."""
+    if not (ours_first and theirs_first):
         return None
-    return _POINTS[one] if one == _SWAPPED[other] else 0
-
-
-def _margin(points: Sequence[int]) -> dict[str, float]:
-    names = ("margin", "margin_low", "margin_high")
-    return dict(zip(names, mean_with_interval(points), strict=True)) if points else {}
-
-
-def _longer_won(pairs: Sequence[AnswerPair], points: Sequence[Ruling]) -> float:
-    longer = [len(pair.ours) - len(pair.theirs) for pair in pairs]
-    return mean([float(more * point > 0) for more, point in zip(longer, points, strict=True) if more and point])
+    return _POINTS[ours_first] if ours_first == _SWAPPED[theirs_first] else 0
 
 
 def is_verdict(answer: Answer) -> bool:
-    """Whether an answer states which of two the judge prefers."""
-    return bool(_verdict(answer))
+    """True if an answer is a readable verdict."""
+    return bool(_parse_verdict(answer))
 
 
 def is_rating(answer: Answer) -> bool:
-    """Whether a judge rated both."""
-    return ratings_of(answer) is not None
+    """True if an answer has readable ratings of both texts."""
+    return parse_ratings(answer) is not None
 
 
-def _verdict(answer: Answer) -> str:
-    """first, second or tie; empty when the judge did not say."""
-    said = _VERDICT.fullmatch(answer.text) if isinstance(answer, Completion) else None
-    return said[1].lower() if said else ""
+def _parse_verdict(answer: Answer) -> str:
+    """Return first, second or tie; empty if the answer is unreadable."""
+    match = _VERDICT.fullmatch(answer.text) if isinstance(answer, Completion) else None
+    return match[1].lower() if match else ""
 
 
-def _messages(prompt: str, pair: Pair | AnswerPair, turned: bool) -> list[Message]:
-    """What the judge is shown of a pair, ours first, or where it is `turned` theirs."""
-    first, second = pair.parts[::-1] if turned else pair.parts
-    # The two are filled in by the same single pass as everything else: they are data too.
-    named = {
-        f"{place}.{name}".rstrip("."): text
-        for place, parts in (("first", first), ("second", second))
+def _messages(prompt: str, pair: Pair | AnswerPair, swap: bool) -> list[Message]:
+    """Return the judge's conversation about a pair, ours first unless `swap`."""
+    first, second = pair.parts[::-1] if swap else pair.parts
+    # Passed as meta values, both texts are escaped and filled in the same single pass as all data.
+    values = {
+        f"{side}.{name}".rstrip("."): text
+        for side, parts in (("first", first), ("second", second))
         for name, text in parts.items()
     }
-    filled = pair.example.model_copy(update={"meta": {**pair.example.meta, **named}})
-    return judge_messages(_SHOWN.sub(r"{{meta.\1}}", prompt), filled, pair.response)
+    example = pair.example.model_copy(update={"meta": {**pair.example.meta, **values}})
+    return judge_messages(_SIDE_PLACEHOLDER.sub(r"{{meta.\1}}", prompt), example, pair.response)
 
 
 def _critique_parts(judgement: Judgement) -> Parts:
@@ -311,5 +319,5 @@ def _critique_parts(judgement: Judgement) -> Parts:
         "critique": judgement.text,
         **{f"{name}_spans": texts for name, texts in spans.items() if texts or name != SPAN_NAMES[0]},
     }
-    whole = json.dumps(value, ensure_ascii=False)
-    return {"": whole, **{name: json.dumps(texts, ensure_ascii=False) for name, texts in spans.items()}}
+    parts = {name: json.dumps(texts, ensure_ascii=False) for name, texts in spans.items()}
+    return {"": json.dumps(value, ensure_ascii=False), **parts}

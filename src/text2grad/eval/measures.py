@@ -1,4 +1,4 @@
-"""How finished answers are measured: by the scores of their task, and by their tests. No torch."""
+"""Measure finished answers by the scores of their task and by their tests. No torch."""
 
 from __future__ import annotations
 
@@ -15,59 +15,56 @@ from text2grad.sandbox import NO_VERDICT, Runner, Verdict
 from text2grad.tasks.base import Task
 
 Row = dict[str, Any]
-"""One answer: `id`, `response`, its `scores` by name; of a program that was run, `outcome` and
-`tier` too."""
+"""One answer: `id`, `response`, `scores` by name; for a program also `outcome` and `tier`."""
 
 
 @dataclass(frozen=True)
 class TaskMeasure:
-    """How answers are measured: by running their tests where they have some, else by the task's own
-    scores."""
+    """Measures answers by running their tests, or by the task's scores if they have no tests."""
 
     task: Task
     runner: Runner
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
-        """Measure each answer; a row has neither its id nor its response."""
+        """Measure every answer; the rows have no id and no response yet."""
         attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
-        verdicts = iter(run_attempts(self.runner, [each for each in attempts if each.tests]))
+        verdicts = iter(run_attempts(self.runner, [attempt for attempt in attempts if attempt.tests]))
         rows: list[Row] = []
-        for each in attempts:
-            if not each.tests:
-                rows.append({"scores": self._scores(each)})
+        for attempt in attempts:
+            if not attempt.tests:
+                rows.append({"scores": self._scores(attempt)})
                 continue
             verdict = next(verdicts)
-            passed = passed_or_none(verdict, each.example)
+            passed = passed_or_none(verdict, attempt.example)
             scores = {} if passed is None else {"pass": float(passed)}
             rows.append({"scores": scores, **verdict.facts})
         return rows
 
     def _scores(self, attempt: Attempt) -> dict[str, float]:
-        """The task's own scores of an answer.
+        """Return the task's scores of an answer.
 
         Raises:
-            UserError: one is not a number from 0 to 1.
+            UserError: a score is not a number from 0 to 1.
         """
         scores = self.task.scores(attempt.example, attempt.response)
         for name, score in scores.items():
             if not (isinstance(score, int | float) and 0 <= score <= 1):
-                problem = f"{type(self.task).__name__}.scores gave {name} = {score!r} for {attempt.example.id!r}"
+                task = type(self.task).__name__
+                problem = f"{task}.scores returned {name} = {score!r} for {attempt.example.id!r}"
                 raise UserError(problem, "a score is a number from 0 to 1, higher is better")
         return scores
 
 
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
-    """Return whether a program passed; None only where the tests give no verdict on the reference
-    either.
+    """Return True if a program passed; None if the tests give no verdict on the reference either.
 
-    The verdict must come from a run that also had the reference (`Runner.run_all`).
+    The verdict must come from a run with the reference (`Runner.run_all`).
     """
     return None if verdict.outcome in NO_VERDICT and example.reference else verdict.passed
 
 
 def word_figures(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-    """The figures of answers in words, of those whose prompt has a reference in words; none of
-    programs."""
+    """Return `text_figures` over the answers with a reference, except programs."""
     pairs = [
         (example.reference, text)
         for example, text in zip(examples, texts, strict=True)
@@ -75,19 +72,19 @@ def word_figures(examples: Sequence[Example], texts: Sequence[str]) -> dict[str,
     ]
     if not pairs:
         return {}
-    found = text_figures([reference for reference, _ in pairs], [text for _, text in pairs])
-    return {name: value for name, value in found.items() if isinstance(value, float)}
+    figures = text_figures([reference for reference, _ in pairs], [text for _, text in pairs])
+    return {name: value for name, value in figures.items() if isinstance(value, float)}
 
 
 def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """The mean of every measure over the answers to each problem."""
-    answers: dict[str, list[Row]] = {}
+    """Return the mean scores of the answers to each problem, by its id."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        answers.setdefault(row["id"], []).append(row)
-    return {problem: mean_scores(of_problem) for problem, of_problem in answers.items()}
+        groups.setdefault(row["id"], []).append(row)
+    return {problem: mean_scores(answers) for problem, answers in groups.items()}
 
 
 def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean of every measure over the answers that have it, in the order of the task."""
+    """Return the mean of every score over the answers that have it, in the order of the task."""
     names = dict.fromkeys(name for row in rows for name in row["scores"])
     return {name: mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}

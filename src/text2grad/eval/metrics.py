@@ -1,5 +1,4 @@
-"""Numbers for finished texts and runs: ROUGE, a mean and a correlation with its uncertainty. No
-torch."""
+"""ROUGE, and means and correlations with confidence intervals. No torch."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from text2grad.tasks.base import rouge_scores
 
 
 def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = True) -> dict[str, float]:
-    """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
+    """Return mean ROUGE of `candidates[i]` against `references[i]`, in [0, 1] (paper, Table 2).
 
     Returns:
-        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text) by the
-        rouge-score package, which reads words of a to z and 0 to 9; where references have other
-        words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, means over those
+        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the text) by the
+        rouge-score package, which reads words of a to z and 0 to 9. If references have other words,
+        also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, averaged over those
         references (`tasks.base.rouge_scores`).
 
     Raises:
@@ -34,7 +33,7 @@ def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = 
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean; 0 of nothing."""
+    """Return the arithmetic mean; 0 without values."""
     return sum(values) / len(values) if values else 0.0
 
 
@@ -49,11 +48,10 @@ class Interval(NamedTuple):
 def mean_with_interval(
     values: Sequence[float], confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Mean of `values` with a percentile bootstrap interval (Efron 1979); equal seeds give equal
-    bounds.
+    """Return the mean of `values` with a percentile bootstrap interval (Efron 1979).
 
-    Resampling is over the values as given: pass one value per problem, not one per sample, when the
-    samples of a problem belong together.
+    Equal seeds give equal bounds. The values are resampled independently: if several samples belong
+    to one problem, pass one value per problem.
 
     Raises:
         ValueError: no values, or a confidence outside (0, 1).
@@ -73,23 +71,31 @@ def mean_with_interval(
 def by_length(
     measured: Sequence[tuple[float, float]], accuracy: Callable[[NDArray[np.float64]], float]
 ) -> list[dict[str, float]]:
-    """Quartiles of (length, figure) pairs, shortest first and of equal size where possible (paper,
-    Table 19).
+    """Report the accuracy by quartile of length, shortest first (paper, Table 19).
+
+    Args:
+        measured: pairs of a length and a figure.
+        accuracy: computes the accuracy of a quartile, an array of pairs (n, 2).
 
     Returns:
-        Up to four rows: the number of `spans`, the lengths `from` and `to`, and `accuracy` of a
-        quartile (n, 2).
+        Up to four rows of almost equal size: the number of `spans`, the lengths `from` and `to`,
+        and the `accuracy`.
     """
     quarters = np.array_split(np.array(sorted(measured), dtype=np.float64).reshape(-1, 2), 4)
     return [
-        {"spans": len(each), "from": int(each[0, 0]), "to": int(each[-1, 0]), "accuracy": accuracy(each)}
-        for each in quarters
-        if len(each)
+        {
+            "spans": len(quarter),
+            "from": int(quarter[0, 0]),
+            "to": int(quarter[-1, 0]),
+            "accuracy": accuracy(quarter),
+        }
+        for quarter in quarters
+        if len(quarter)
     ]
 
 
 class Correlation(NamedTuple):
-    """Pearson's r, and the bounds of its 95 % interval."""
+    """Pearson's r and the bounds of its 95 % interval."""
 
     r: float
     low: float
@@ -97,10 +103,10 @@ class Correlation(NamedTuple):
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Correlation | None:
-    """Pearson's r of two columns with Fisher's interval: artanh r has standard error 1 / sqrt(n -
-    3) (Fisher 1921).
+    """Return Pearson's r of two columns with Fisher's interval (Fisher 1921).
 
-    None if a column is constant or shorter than two. The interval of up to three pairs is [-1, 1].
+    artanh r has the standard error 1 / sqrt(n - 3); the interval of up to three pairs is [-1, 1].
+    None if a column is constant or shorter than two.
 
     Raises:
         ValueError: columns of different lengths.

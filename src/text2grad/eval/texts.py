@@ -1,4 +1,4 @@
-"""Texts against their references, by formulas that need no model: ROUGE and BLEU. No torch."""
+"""Compare texts with their references by ROUGE and BLEU. No torch."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
 
 
 def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
-    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 1], and `empty`: how many texts
-    are.
+    """Return ROUGE-1, 2 and L (mean F1, stemmed), BLEU, and `empty`, the number of empty texts.
 
-    `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where
-    sacrebleu is not installed, which is said once. Their tokenizer (13a) takes what stands between
-    spaces for a word: where a reference is of a script without spaces, `bleu_unicode` and
-    `sentence_bleu_unicode` are of the words and signs of all scripts. An empty text scores 0 and is
-    not left out.
+    `bleu` is over the corpus, `sentence_bleu` the mean over texts; without sacrebleu both are None,
+    with one warning. Its tokenizer (13a) splits words at spaces. If a reference has a script
+    without spaces, `bleu_unicode` and `sentence_bleu_unicode` count the words and characters of all
+    scripts. All scores are in [0, 1]; empty texts score 0 and are included.
 
     Raises:
-        ValueError: no texts, lists of different lengths, or an empty reference: it would score 0
-            for any text.
+        ValueError: no texts, lists of different lengths, or an empty reference, with which any text
+            would score 0.
     """
     if any(not reference.strip() for reference in references):
         raise ValueError("a reference is empty")
     empty = float(sum(not text.strip() for text in texts))
-    found = {**rouge(references, texts), **bleu(references, texts)}
-    return {**found, **_of_units(references, texts), "empty": empty}
+    figures = {**rouge(references, texts), **bleu(references, texts)}
+    return {**figures, **_unicode_bleu(references, texts), "empty": empty}
 
 
-def _of_units(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
-    """BLEU of texts cut into words and signs; none where every reference has spaces between its
-    words."""
-    apart = [[text[start:end] for start, end in units(text)] for text in references]
-    if not any(unspaced(unit) for each in apart for unit in each):
+def _unicode_bleu(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
+    """Return BLEU over words and characters; empty unless a reference has an unspaced script."""
+    reference_units = [[text[start:end] for start, end in units(text)] for text in references]
+    if not any(unspaced(unit) for reference in reference_units for unit in reference):
         return {}
-    said = [" ".join(text[start:end] for start, end in units(text)) for text in texts]
-    found = bleu([" ".join(each) for each in apart], said, tokenize="none", force=True)
-    return {f"{name}_unicode": found[name] for name in BLEU_FIGURES[:2]}
+    spaced = [" ".join(text[start:end] for start, end in units(text)) for text in texts]
+    figures = bleu([" ".join(reference) for reference in reference_units], spaced, tokenize="none", force=True)
+    return {f"{name}_unicode": figures[name] for name in BLEU_FIGURES[:2]}
 
 
 def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dict[str, Figure]:
-    """BLEU (Papineni et al. 2002) by sacrebleu, with `options` of its `BLEU` (`tokenize`,
-    `smooth_method`, ...).
+    """Return BLEU (Papineni et al. 2002) by sacrebleu.
+
+    Args:
+        references: one reference per text.
+        texts: the texts to score.
+        options: of sacrebleu's `BLEU` (`tokenize`, `smooth_method`, ...).
 
     Returns:
-        All in [0, 1], where sacrebleu itself has percentages.
-        `bleu`: counts of n-grams are summed over the corpus; `sentence_bleu`: the mean over texts,
-        each of the orders that it has (`effective_order`); `bleu_signature`: how sacrebleu counted,
-        with its version.
+        `bleu`: n-gram counts summed over the corpus; `sentence_bleu`: the mean over texts, each
+        with the n-gram orders that it has (`effective_order`); both in [0, 1], not in percent.
+        `bleu_signature`: sacrebleu's options and version.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -61,7 +61,10 @@ def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dic
         warn_once(f"no BLEU without sacrebleu: pip install 'text2grad[{EXTRAS['sacrebleu']}]'")
         return dict.fromkeys(BLEU_FIGURES)
     corpus = BLEU(**options)
-    found = corpus.corpus_score(list(texts), [list(references)]).score / 100
-    single = BLEU(**{**options, "effective_order": True})
-    each = [single.sentence_score(text, [ref]).score / 100 for text, ref in zip(texts, references, strict=True)]
-    return {"bleu": found, "sentence_bleu": mean(each), "bleu_signature": str(corpus.get_signature())}
+    score = corpus.corpus_score(list(texts), [list(references)]).score / 100
+    sentence = BLEU(**{**options, "effective_order": True})
+    scores = [
+        sentence.sentence_score(text, [reference]).score / 100
+        for text, reference in zip(texts, references, strict=True)
+    ]
+    return {"bleu": score, "sentence_bleu": mean(scores), "bleu_signature": str(corpus.get_signature())}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from text2grad.data.responses import read_items
 from text2grad.errors import UserError
-from text2grad.eval.critics.marks import numbered
+from text2grad.eval.critics.marks import number_repeated_ids
 from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Source
 from text2grad.feedback import response_key as response_key
 from text2grad.json_text import from_json
@@ -26,7 +26,7 @@ class Item:
     """One answer to mark, with the judgements of a critic (`suggestion`) and of each annotator
     (`people`).
 
-    `name`: the id of the answer in a file of marks (`eval.critics.marks.numbered`).
+    `name`: the id of the answer in a file of marks (`eval.critics.marks.number_repeated_ids`).
     """
 
     example: Example
@@ -116,7 +116,7 @@ def group_records(records: Iterable[Feedback]) -> Items:
     """Group records into answers; several records about the same answer are one item."""
     groups: dict[str, list[tuple[Feedback, str]]] = {}
     every = list(records)
-    for record, named in zip(every, numbered(every), strict=True):
+    for record, named in zip(every, number_repeated_ids(every), strict=True):
         groups.setdefault(content_key(record.example(), record.response), []).append((record, named.id))
     return {key: make_item(*zip(*group, strict=True)) for key, group in groups.items()}
 

@@ -57,13 +57,13 @@ def test_a_sound_reward_model_is_fit_without_a_word() -> None:
         ),
         (
             {"corrected": 16, "corrected_faulted": 15 / 16},
-            "fault with 15 of 16 held-out answers as people corrected",
+            "fault with 15 of 16 held-out answers that people corrected",
         ),
         ({"corrected": 4, "corrected_faulted": 0.5}, "fault with 2 of 4"),
         ({"corrected": 1, "corrected_faulted": 1.0}, "fault with 1 of 1"),
         ({"gold_spread": None, "verdict_r": None}, "no held-out critique has a score to compare them with"),
-        ({"gold_spread": 0.0, "verdict_r": None}, "its verdicts differ, where those of the held-out"),
-        ({"forced": 0.86}, "86 % of its critiques ran into the token limit"),
+        ({"gold_spread": 0.0, "verdict_r": None}, "its verdicts differ, but those of the held-out"),
+        ({"forced": 0.86}, "86 % of its critiques reached the token limit"),
         (
             {"spoiled_paid": 0.51},
             "rewards 51 % of 16 answers made unreadable on purpose (50 % of the policy's own)",
@@ -106,8 +106,8 @@ def test_at_the_limit_it_is_fit(changes: dict[str, Any]) -> None:
         ({"heldout": 9}, "measured on 9 critiques only"),
         ({"f1_low": 0.15}, "reaches down to chance"),
         ({"spoiled_paid": 0.3, "fresh_paid": 0.25}, "as often as the policy's own"),
-        ({"forced": 0.11}, "11 % of its critiques ran into the token limit"),
-        ({"forced": 0.5}, "50 % of its critiques ran into the token limit"),
+        ({"forced": 0.11}, "11 % of its critiques reached the token limit"),
+        ({"forced": 0.5}, "50 % of its critiques reached the token limit"),
         (
             {"by_label": {"good": (0.9, 0.5), "poor": (0.02, 0.1)}},
             "poor spans are no better than chance (F1 0.02, random",

@@ -15,11 +15,11 @@ from text2grad.errors import UserError
 from text2grad.eval.judge import (
     AnswerPair,
     Pair,
+    check_judge_prompt,
     compare_answers,
     compare_critics,
     is_rating,
-    ratings_of,
-    refuse_judge_prompt,
+    parse_ratings,
 )
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Span
 from text2grad.tasks.base import read_prompt
@@ -171,7 +171,7 @@ def test_answers_are_rated_by_criterion_and_the_higher_score_wins() -> None:
     ],
 )
 def test_a_rating_is_a_number_on_its_scale(answer: str, verdict: tuple[str, float]) -> None:
-    read = ratings_of(Completion(text=answer))
+    read = parse_ratings(Completion(text=answer))
     assert read is not None and is_rating(Completion(text=answer))
     first, second = (side["score"] for side in read)
     assert (("first" if first > second else "second" if second > first else "tie"), first) == verdict
@@ -249,23 +249,23 @@ WORD = "Say first, second or tie. {{prompt}} {{first}} {{second}}"
         (WORD.replace("{{prompt}}", "{{reference}} {{meta.post}}"), ANSWERS, ""),
         (RATED, ANSWERS, ""),
         (WORD.replace("{{first}}", "{{first.good}}"), CRITIQUES, ""),
-        (WORD.replace("{{second}}", ""), ANSWERS, "does not show {{second}}"),
-        ("", ANSWERS, "does not show {{first}}"),
+        (WORD.replace("{{second}}", ""), ANSWERS, "has no {{second}}"),
+        ("", ANSWERS, "has no {{first}}"),
         (
             f"{WORD} {{{{fist}}}}",
             ANSWERS,
-            "asks for {{fist}} (known: prompt, reference, first, second",
+            "unknown placeholder {{fist}} (known: prompt, reference, first, second",
         ),
-        (f"{WORD} {{{{response}}}}", ANSWERS, "asks for {{response}}"),
-        (f"{WORD} {{{{first.bad}}}}", CRITIQUES, "asks for {{first.bad}}"),
-        ("{{first}} {{second}}", ANSWERS, "does not say what to answer"),
-        ('{{first}} {{second}} {"a": {"score": 0}}', ANSWERS, "does not say what to answer"),
+        (f"{WORD} {{{{response}}}}", ANSWERS, "unknown placeholder {{response}}"),
+        (f"{WORD} {{{{first.bad}}}}", CRITIQUES, "unknown placeholder {{first.bad}}"),
+        ("{{first}} {{second}}", ANSWERS, "does not define the answer"),
+        ('{{first}} {{second}} {"a": {"score": 0}}', ANSWERS, "does not define the answer"),
     ],
 )
 def test_a_prompt_of_ones_own_is_checked(prompt: str, parts: tuple[str, ...], problem: str) -> None:
     if not problem:
-        refuse_judge_prompt(prompt, parts)
+        check_judge_prompt(prompt, parts)
         return
     with pytest.raises(UserError) as caught:
-        refuse_judge_prompt(prompt, parts)
+        check_judge_prompt(prompt, parts)
     assert problem in str(caught.value) and len(str(caught.value).splitlines()) == 1

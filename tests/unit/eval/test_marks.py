@@ -12,7 +12,7 @@ from pytest import approx
 
 from text2grad.cli import main
 from text2grad.errors import UserError
-from text2grad.eval.critics.marks import Mark, agreement, by_label, people, read_marks
+from text2grad.eval.critics.marks import Mark, agreement, by_label, marks_report, read_marks
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.jsonl import write_jsonl
 
@@ -37,14 +37,14 @@ def test_aspects_are_kept_apart() -> None:
 
 
 def test_marks_of_unknown_critiques_are_refused() -> None:
-    with pytest.raises(UserError, match=r"1 marks are of unknown critiques, 'z' first"):
+    with pytest.raises(UserError, match=r"1 marks refer to unknown critiques, first 'z'"):
         agreement([mark("a", True), mark("z", True)], {"a"})
 
 
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ([], "holds no marks"),
+        ([], "has no marks"),
         ([{"id": "a"}], "correct: Field required"),
         ([{"id": "a", "correct": True, "aspect": "tone"}], "aspect"),
         ([{"id": "a", "correct": True}, {"id": "a", "correct": False}], "someone marked 'a' twice"),
@@ -111,14 +111,14 @@ def test_the_annotator_s_own_records_are_marked_under_numbered_ids(tmp_path: Pat
     rows = [{"id": "a#2", "start": 3, "end": 5, "correct": False}, {"id": "b", "correct": True}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     records = [judged("a"), judged("a", (3, 5, -1)), judged("b", (0, 2, 1))]
-    found = people(path, iter(records), words)
+    found = marks_report(path, iter(records), words)
     whole, single = found["spans"], found["single_spans"]
     assert (whole["accuracy"], whole["count"]) == (1.0, 1)
     assert (single["accuracy"], single["count"], single["poor"]["accuracy"]) == (0.0, 1, 0.0)
     assert "good" not in single
     path.write_text(json.dumps({"id": "a", "start": 3, "end": 5, "correct": True}), encoding="utf-8")
     with pytest.raises(UserError, match="'a' has no span from 3 to 5"):
-        people(path, records, words)
+        marks_report(path, records, words)
 
 
 def test_a_report_on_feedback_has_what_people_say_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,4 +132,4 @@ def test_a_report_on_feedback_has_what_people_say_of_it(tmp_path: Path, capsys: 
     found = json.loads(out.splitlines()[-1])["people"]
     assert left.value.code == 0 and (found["spans"]["accuracy"], found["single_spans"]["accuracy"]) == (0.0, 1.0)
     assert found["single_spans"]["good"]["by_length"] == [{"spans": 1, "from": 2, "to": 2, "accuracy": 1.0}]
-    assert "spans 0%" in err and "warning: people find 0%" in err
+    assert "spans correct: 0%" in err and "warning: people find 0%" in err

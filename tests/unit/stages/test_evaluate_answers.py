@@ -100,7 +100,7 @@ BAD: list[tuple[list[Row], str]] = [
     ([{**ROWS[0], "response": 3}], "the response is "),
     ([{"response": "x"}], "neither a 'reference' nor the 'id' of a prompt"),
     ([{"id": "humaneval-1", "response": "x"}], "no held-out prompt 'humaneval-1'.*answers of another task"),
-    ([{"task_id": "HumanEval/0", "completion": "x"}], "holds programs"),
+    ([{"task_id": "HumanEval/0", "completion": "x"}], "contains programs"),
 ]
 
 
@@ -121,7 +121,7 @@ def test_comparisons_that_cannot_be_made_cost_nothing(evaluated: Evaluation) -> 
     server = evaluated.serve("first")
     without = [{name: value for name, value in row.items() if name != "prompt"} for row in ROWS]
     mistakes = {
-        r"has no answer to 'p2' \(2 of 4 lack\)": (ROWS, theirs),
+        r"has no answer to 'p2' \(2 of 4 are missing\)": (ROWS, theirs),
         "ours answers 'p0' twice": ([*ROWS, ROWS[0]], "references"),
         "no column 'prompt'": (without, "references"),
     }
@@ -188,7 +188,10 @@ def test_a_prompt_of_ones_own_for_the_judge(evaluated: Evaluation) -> None:
     assert figures["judge_tie"] == 1 and {body["max_tokens"] for body in server.bodies} == {300}
     shown = last_message(server.bodies[0])
     assert shown.startswith("Which is ruder") and shown.endswith("the cat sat\n--\nthe cat sat down")
-    for text, problem in (("Which?", "does not show"), ("first second {{first}}{{second}}{{x}}", "asks for {{x}}")):
+    for text, problem in (
+        ("Which?", "has no {{"),
+        ("first second {{first}}{{second}}{{x}}", "unknown placeholder {{x}}"),
+    ):
         prompt.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=problem):
             evaluated(ROWS[:1], "references", *mine)

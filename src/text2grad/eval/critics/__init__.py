@@ -1,2 +1,1 @@
-"""How good a critic is: against annotations, on preference pairs, by people, and fit to train
-against."""
+"""Measure critics: against annotations, on preferences, by people, and for fitness to train."""

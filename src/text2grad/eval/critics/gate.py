@@ -1,5 +1,4 @@
-"""The gate: whether a reward model is fit to train against, with reasons, from measured figures. No
-torch."""
+"""The gate: decide from measured figures if a reward model is fit to train against. No torch."""
 
 from __future__ import annotations
 
@@ -10,44 +9,55 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, credit
-from text2grad.eval.critics.reward_model import baselines, verdicts
+from text2grad.eval.critics.reward_model import baselines, verdict_correlation
 from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Failure, Judgement
 
-MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
-"""Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are
-rewarded."""
-MOST_FORCED, MOST_CUT = 0.1, 0.5
-"""Shares of critiques that the token limit closes: from the first on a caution, from the second on
-a reason."""
-MOST_FAULTED, MOST_FAULTED_OF_FEW, FEWEST_CORRECTED = 0.25, 0.5, 4
-"""Shares of people's own corrections that are faulted, of at least so many and of fewer."""
-LEAST_SPREAD = 0.01
-"""Standard deviation of verdicts; below it they are one and the same."""
-FEW, FEWEST_SPOILED = 20, 4
-"""Held-out critiques below which the interval says more than the figure, and readable critiques of
-spoiled answers below which nothing is concluded from them."""
+MAX_LOST = MAX_UNREADABLE = MAX_PRAISED = 0.5
+"""Maximum shares of lost quotes, of unreadable critiques, and of rewarded corrupted answers."""
+CAUTION_TRUNCATED, MAX_TRUNCATED = 0.1, 0.5
+"""Shares of critiques closed by the token limit: above the first a caution, the second a reason."""
+MAX_FAULTED, MAX_FAULTED_OF_FEW, MIN_CORRECTED = 0.25, 0.5, 4
+"""Maximum share of faulted human corrections; the second if there are fewer than the third."""
+MIN_SPREAD = 0.01
+"""Standard deviation below which verdicts count as identical."""
+MIN_HELDOUT, MIN_CORRUPTED = 20, 4
+"""Minimum held-out critiques, below which a caution is given, and judged corrupted answers."""
 
-Paid = tuple[Judgement, Aligned]
-"""A reward model's judgement of an answer, and the answer's tokens."""
+JudgedAnswer = tuple[Judgement, Aligned]
+"""A judgement of an answer, and the tokens of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateFigures:
-    """What was measured; None where it could not be.
+    """The measured figures; None if a figure could not be measured.
 
-    `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at
-    random places, `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the
-    means of the labels' own 95 % bounds, a little wider than those of the mean. `lost` is a share
-    of quotes, `unreadable` and `forced` (closed by the token limit) of critiques, `spoiled_paid` of
-    spoiled answers with more praise than blame, `fresh_paid` the same of the policy's own answers,
-    both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
-    `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r` (`_low`, `_high`):
-    their correlation, with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
-    `corrected`: answers as people corrected them, held out, whose critique can be read;
-    `corrected_faulted`: the share in which it marks something poor, or that it gives a verdict
-    below 0 where verdicts are paid. `pays_spans`, `pays_verdict`: what the run's credit pays.
+    Attributes:
+        heldout: number of held-out critiques.
+        f1: mean F1 over the labels that the annotations use.
+        f1_low: mean of the labels' lower 95 % bounds; a little wider than the bound of the mean.
+        f1_high: the same for the upper bounds.
+        random_f1: F1 of as many spans at random places.
+        neutral_f1: F1 of a critic that marks nothing.
+        by_label: for each label, F1 and the F1 of random spans.
+        spread: standard deviation of the verdicts.
+        gold_spread: standard deviation of the annotations' verdicts.
+        verdict_r: correlation of the two.
+        verdict_r_low: its lower bound by Fisher (95 %).
+        verdict_r_high: its upper bound.
+        lost: share of quotes that are not in the answer or not unique.
+        unreadable: share of unreadable critiques.
+        forced: share of critiques closed by the token limit.
+        fresh: number of the policy's own answers with a readable critique.
+        fresh_paid: share of these with more praise than blame.
+        spoiled: number of corrupted answers with a readable critique.
+        spoiled_paid: share of these with more praise than blame.
+        corrected: number of held-out human corrections with a readable critique.
+        corrected_faulted: share of these with a poor span, or with a negative verdict if verdicts
+            are paid.
+        pays_spans: True if the credit settings pay spans.
+        pays_verdict: True if the credit settings pay the verdict.
     """
 
     heldout: int = 0
@@ -77,10 +87,9 @@ class GateFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where
-    it is.
+    """The decision on a reward model: `reasons` why it is unfit to train against, and `cautions`.
 
-    `spans_alone`: that on the same reward model where its spans are paid and its verdict is not.
+    `spans_alone` is the decision if only its spans are paid and not its verdict.
     """
 
     fit: bool
@@ -90,34 +99,39 @@ class Gate:
     spans_alone: Gate | None = None
 
     def unfit_reason(self, credit: CreditSettings) -> str:
-        """The first reason why the reward model is unfit where these settings pay its judgements;
-        "" if it is fit.
+        """Return the first reason why the reward model is unfit under these credit settings.
 
-        Where the score is not paid, the verdict on its spans alone counts.
+        Empty if it is fit. If the score is not paid, `spans_alone` decides.
         """
         score_paid = _pays_verdict(credit)
-        verdict = self if score_paid else self.spans_alone or self
-        if not verdict.fit:
-            first, *others = verdict.reasons or ["no reason given"]
+        gate = self if score_paid else self.spans_alone or self
+        if not gate.fit:
+            first, *others = gate.reasons or ["no reason given"]
             return f"{first}, and {len(others)} more" if others else first
         if score_paid and not self.figures.pays_verdict:
-            return "it was checked with credit.outcome_weight 0, so its score, which is paid now, is unchecked"
+            return "it was checked with credit.outcome_weight 0, so its score, which is now paid, is unchecked"
         return ""
 
 
 @dataclass(frozen=True)
 class GateJudgements:
-    """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of
-    held-out answers as people corrected them."""
+    """A reward model's judgements.
+
+    Attributes:
+        cases: held-out records.
+        fresh: the policy's own answers.
+        spoiled: corrupted answers.
+        corrected: held-out answers as corrected by people.
+    """
 
     cases: Sequence[SpanCase] = ()
-    fresh: Sequence[Paid] = ()
-    spoiled: Sequence[Paid] = ()
+    fresh: Sequence[JudgedAnswer] = ()
+    spoiled: Sequence[JudgedAnswer] = ()
     corrected: Sequence[Judgement] = ()
 
 
 def check(judged: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
-    """The verdict under these credit settings, and where they pay both the one on spans alone."""
+    """Decide under these credit settings and, if they pay both, for spans alone."""
     verdict = gate(gate_figures(judged, settings, seed))
     if settings.by_score or not settings.outcome_weight:
         return verdict
@@ -126,7 +140,7 @@ def check(judged: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
 
 
 def gate_figures(judged: GateJudgements, settings: CreditSettings, seed: int) -> GateFigures:
-    """The figures of a reward model, where answers are paid by these settings."""
+    """Compute the figures of a reward model under these credit settings."""
     answers = [judgement for judgement, _ in (*judged.fresh, *judged.spoiled)]
     judgements = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]
     critiques = [critique for critique in judgements if isinstance(critique, Critique)]
@@ -157,21 +171,23 @@ def _pays_verdict(settings: CreditSettings) -> bool:
     return settings.by_score or settings.outcome_weight != 0
 
 
-def _rewarded(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
-    """True for an answer with more praise than blame, of those whose critique can be read.
+def _rewarded(answers: Sequence[JudgedAnswer], settings: CreditSettings) -> list[bool]:
+    """Return for every answer with a readable critique whether praise outweighs blame.
 
-    What `credit.unlabelled` pays to tokens without a mark is neither: it would praise an answer
-    whose few wrong lines are marked.
+    `credit.unlabelled` is ignored: it would praise an answer in which only a few lines are marked.
     """
     settings = settings.model_copy(update={"unlabelled": 0.0})
-    read = [(critique, aligned) for critique, aligned in answers if isinstance(critique, Critique)]
-    return [bool(credit(critique, aligned, settings).delta.sum() > 0) for critique, aligned in read]
+    return [
+        bool(credit(critique, aligned, settings).delta.sum() > 0)
+        for critique, aligned in answers
+        if isinstance(critique, Critique)
+    ]
 
 
 def _faults(critique: Critique, settings: CreditSettings) -> bool:
-    """True if a critique holds something against an answer that these settings pay for."""
-    marked = not settings.by_score and any(span.label < 0 for span in critique.spans)
-    return marked or (_pays_verdict(settings) and critique.score is not None and critique.score < 0)
+    """True if a critique blames an answer in a way that these settings pay for."""
+    has_poor_span = not settings.by_score and any(span.label < 0 for span in critique.spans)
+    return has_poor_span or (_pays_verdict(settings) and critique.score is not None and critique.score < 0)
 
 
 def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: int) -> dict[str, Any]:
@@ -180,77 +196,79 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
     used = {span.label for case in cases for span in case.gold.spans}
     names = [name for label, name in LABEL_NAMES.items() if label in used]
     rates, bounds = span_report(cases), intervals(cases, seed=seed)
-    uninformed = baselines(cases, seed)
-    random = uninformed["random_spans"]
+    baseline_rates = baselines(cases, seed)
+    random = baseline_rates["random_spans"]
 
-    def over(rates: Mapping[str, float]) -> float | None:
+    def mean_f1(rates: Mapping[str, float]) -> float | None:
         return mean([rates[f"{name}_f1"] for name in names]) if names else None
 
     return {
         "heldout": len(cases),
-        "f1": over(rates),
-        "f1_low": over({name: low for name, (low, _) in bounds.items()}),
-        "f1_high": over({name: high for name, (_, high) in bounds.items()}),
-        "random_f1": over(random),
-        "neutral_f1": over(uninformed["always_neutral"]),
+        "f1": mean_f1(rates),
+        "f1_low": mean_f1({name: low for name, (low, _) in bounds.items()}),
+        "f1_high": mean_f1({name: high for name, (_, high) in bounds.items()}),
+        "random_f1": mean_f1(random),
+        "neutral_f1": mean_f1(baseline_rates["always_neutral"]),
         "by_label": {name: (rates[f"{name}_f1"], random[f"{name}_f1"]) for name in names},
         **(_verdict_figures(cases) if _pays_verdict(settings) else {}),
     }
 
 
 def _verdict_figures(cases: Sequence[SpanCase]) -> dict[str, float]:
-    """The spread of the verdicts, where they are mostly given, and their correlation with the gold
-    ones."""
+    """Return the spread of the verdicts, and their correlation with the annotations' verdicts.
+
+    Without annotated verdicts, only the spread, if most critiques have a verdict.
+    """
     gold = [case.gold.score for case in cases if case.gold.score is not None]
-    read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
-    given = [critique.score for critique in read if critique.score is not None]
+    critiques = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
+    predicted = [critique.score for critique in critiques if critique.score is not None]
     if not gold:
-        return {"spread": float(np.std(given))} if 2 * len(given) > len(cases) else {}
-    figures = {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
-    if r := verdicts(cases):
+        return {"spread": float(np.std(predicted))} if 2 * len(predicted) > len(cases) else {}
+    figures = {"spread": float(np.std(predicted or [0.0])), "gold_spread": float(np.std(gold))}
+    if r := verdict_correlation(cases):
         figures |= {"verdict_r": r.r, "verdict_r_low": r.low, "verdict_r_high": r.high}
     return figures
 
 
 def gate(figures: GateFigures) -> Gate:
-    """Fit or not, and why. What is paid must have been measured on held-out records."""
+    """Decide from figures; whatever is paid must have been measured on held-out records."""
     reasons = tuple(_reasons(figures))
     return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
 
 
-CUT = "of its critiques ran into the token limit, and their rest is lost (reward_model.max_new_tokens)"
-SHARES = {
-    "lost": (MOST_LOST, "of its quotes are not in the answer or not unique, so nothing is paid for them"),
-    "unreadable": (MOST_UNREADABLE, "of its critiques cannot be read"),
-    "forced": (MOST_CUT, CUT),
+TRUNCATED = "of its critiques reached the token limit and are incomplete (reward_model.max_new_tokens)"
+LIMITS = {
+    "lost": (MAX_LOST, "of its quotes are not in the answer or not unique, so they are not paid"),
+    "unreadable": (MAX_UNREADABLE, "of its critiques cannot be read"),
+    "forced": (MAX_TRUNCATED, TRUNCATED),
 }
-"""Shares that are reasons above a limit, and what they are shares of."""
+"""Maximum shares by figure, with the description of the share."""
 
 
 def _reasons(figures: GateFigures) -> Iterator[str]:
     if not figures.heldout:
-        yield "no critique is held out (task.heldout_share), so nobody knows how well it does"
+        yield "no critique is held out (task.heldout_share), so its quality is unknown"
     elif figures.pays_spans and figures.f1 is None:
-        yield "no held-out critique marks words, so nobody knows how well it does"
+        yield "no held-out critique marks words, so its quality is unknown"
     elif not figures.pays_spans and figures.gold_spread is None:
-        yield "no held-out critique has a score, so nobody knows how well its verdicts do"
-    few = figures.corrected < FEWEST_CORRECTED
-    if figures.corrected_faulted > (MOST_FAULTED_OF_FEW if few else MOST_FAULTED):
+        yield "no held-out critique has a score, so the quality of its verdicts is unknown"
+    few = figures.corrected < MIN_CORRECTED
+    if figures.corrected_faulted > (MAX_FAULTED_OF_FEW if few else MAX_FAULTED):
         faulted = round(figures.corrected_faulted * figures.corrected)
-        yield f"it finds fault with {faulted} of {figures.corrected} held-out answers as people corrected them"
+        yield f"it finds fault with {faulted} of {figures.corrected} held-out answers that people corrected"
     if _at_chance(figures):
         yield f"it marks no better than chance (F1 {figures.f1:.2f}, random spans {figures.random_f1:.2f})"
     if reason := _verdict_reason(figures):
         yield reason
-    if figures.spoiled_paid > MOST_PRAISED and figures.spoiled >= FEWEST_SPOILED:
+    if figures.spoiled_paid > MAX_PRAISED and figures.spoiled >= MIN_CORRUPTED:
         corrupted, fresh = (f"{100 * share:.0f} %" for share in (figures.spoiled_paid, figures.fresh_paid))
         yield (
             f"it rewards {corrupted} of {figures.spoiled} answers made unreadable on purpose"
             f" ({fresh} of the policy's own)"
         )
-    for name, (most, what) in SHARES.items():
-        if (share := getattr(figures, name)) > most:
-            yield f"{100 * share:.0f} % {what}"
+    for name, (limit, description) in LIMITS.items():
+        if (share := getattr(figures, name)) > limit:
+            yield f"{100 * share:.0f} % {description}"
 
 
 def _at_chance(figures: GateFigures) -> bool:
@@ -258,28 +276,27 @@ def _at_chance(figures: GateFigures) -> bool:
 
 
 def _verdict_reason(figures: GateFigures) -> str:
-    """The reason not to train on the verdicts, where they are paid; "" if there is none."""
+    """Return the reason not to train on the verdicts; empty if they are good or not paid."""
     if not figures.pays_verdict or figures.spread is None:
         return ""
     if figures.gold_spread is None:
-        return "it gives verdicts, and no held-out critique has a score to compare them with"
-    differ, gold_differ = figures.spread >= LEAST_SPREAD, figures.gold_spread >= LEAST_SPREAD
+        return "it gives verdicts, but no held-out critique has a score to compare them with"
+    differ, gold_differ = figures.spread >= MIN_SPREAD, figures.gold_spread >= MIN_SPREAD
     if not gold_differ:
-        apart = "its verdicts differ, where those of the held-out annotations are all the same"
-        return apart if differ else ""
+        return "its verdicts differ, but those of the held-out annotations are identical" if differ else ""
     if not differ:
-        return "it gives every answer the same verdict, where the annotations differ"
+        return "it gives every answer the same verdict, but the annotations differ"
     r, low, high = figures.verdict_r, figures.verdict_r_low, figures.verdict_r_high
     if r is None or low is None or high is None:
-        return "too few held-out answers have a verdict of both to compare them"
+        return "too few held-out answers have both verdicts to compare them"
     interval = f"(r {r:.2f}, {low:.2f} to {high:.2f})"
-    if r <= 0 and figures.heldout >= FEW:
+    if r <= 0 and figures.heldout >= MIN_HELDOUT:
         return f"its verdicts do not follow those of the annotations {interval}"
     return f"its verdicts may follow those of the annotations by chance {interval}" if low <= 0 else ""
 
 
 def _cautions(figures: GateFigures) -> Iterator[str]:
-    if 0 < figures.heldout < FEW:
+    if 0 < figures.heldout < MIN_HELDOUT:
         yield f"measured on {figures.heldout} critiques only"
     if not _at_chance(figures):
         for name, (f1, random) in figures.by_label.items():
@@ -288,7 +305,7 @@ def _cautions(figures: GateFigures) -> Iterator[str]:
         low, random_f1 = figures.f1_low, figures.random_f1
         if low is not None and random_f1 is not None and low <= random_f1:
             yield "its interval reaches down to chance"
-    if MOST_FORCED < figures.forced <= MOST_CUT:
-        yield f"{100 * figures.forced:.0f} % {CUT}"
-    if figures.spoiled > 0 and 0 < figures.fresh_paid <= figures.spoiled_paid <= MOST_PRAISED:
+    if CAUTION_TRUNCATED < figures.forced <= MAX_TRUNCATED:
+        yield f"{100 * figures.forced:.0f} % {TRUNCATED}"
+    if figures.spoiled > 0 and 0 < figures.fresh_paid <= figures.spoiled_paid <= MAX_PRAISED:
         yield "it rewards answers made unreadable on purpose as often as the policy's own"

@@ -1,5 +1,4 @@
-"""People's marks of critiques by an annotator or a reward model: correct or not (paper, Tables 16
-and 19)."""
+"""Human marks of critiques as correct or not (paper, Tables 16 and 19)."""
 
 from __future__ import annotations
 
@@ -19,12 +18,11 @@ from text2grad.jsonl import read_jsonl
 
 Aspect = Literal["critique", "spans"]
 Length = Callable[[Feedback, Span], int]
-"""Tokens of a span of a record."""
+"""Returns the tokens of a span of a record."""
 
 
 class Mark(Record):
-    """One person's verdict on one critique, on the spans of it, or, with `start` and `end`, on one
-    of them."""
+    """One person's verdict on a critique, on its spans, or on the span [`start`, `end`)."""
 
     id: str
     correct: bool
@@ -35,11 +33,11 @@ class Mark(Record):
 
     @property
     def about(self) -> tuple[str, int | None, int | None]:
-        """What two people must have marked alike to be compared."""
+        """The id and span that a mark refers to."""
         return self.id, self.start, self.end
 
     @model_validator(mode="after")
-    def _one_span(self) -> Self:
+    def _check_span(self) -> Self:
         if (self.start is None) != (self.end is None) or (self.start is not None and self.aspect != "spans"):
             raise ValueError("start and end together name a span, whose aspect is spans")
         return self
@@ -49,12 +47,12 @@ def read_marks(path: Path) -> list[Mark]:
     """Read a JSON Lines file of marks.
 
     Raises:
-        UserError: it cannot be read, holds no marks, a line is not a mark, or one person marked a
-            thing twice.
+        UserError: the file cannot be read, has no marks or an invalid line, or one person marked
+            something twice.
     """
     marks = list(read_jsonl(path, Mark))
     if not marks:
-        raise UserError(f"{path} holds no marks", 'one a line: {"id": "...", "correct": true}')
+        raise UserError(f"{path} has no marks", 'write one per line: {"id": "...", "correct": true}')
     counts = Counter((mark.annotator, *mark.about, mark.aspect) for mark in marks)
     [((annotator, id, *_), count)] = counts.most_common(1)
     if count > 1:
@@ -62,22 +60,25 @@ def read_marks(path: Path) -> list[Mark]:
     return marks
 
 
-def agreement(marks: Sequence[Mark], known: Collection[str]) -> dict[str, Any]:
-    """Share of critiques that people call correct, for each aspect they marked.
+def agreement(marks: Sequence[Mark], ids: Collection[str]) -> dict[str, Any]:
+    """Return the share of critiques that people call correct, by marked aspect.
+
+    Args:
+        marks: the marks.
+        ids: the ids of the critiques.
 
     Returns:
-        For `critique`, `spans` (all spans of a critique at once) and `single_spans`, where people
-        marked these: `accuracy` (mean over critiques, or over single spans, of the share of their
-        marks that say correct), its bootstrap `interval`, their `count`, the number of `marks`,
-        and, where several people marked the same, `between_people`: the share of pairs of them who
-        agree.
+        For `critique`, `spans` (all spans of a critique together) and `single_spans`, if marked:
+        `accuracy` (mean over critiques or single spans of the share of marks that are correct), its
+        bootstrap `interval`, the `count` of critiques or spans, the number of `marks`, and, if
+        several people marked the same, `between_people`: the share of pairs of people who agree.
 
     Raises:
-        UserError: a mark is of a critique that is not among the `known`.
+        UserError: a mark refers to another critique.
     """
-    if unknown := sorted({mark.id for mark in marks} - set(known)):
+    if unknown := sorted({mark.id for mark in marks} - set(ids)):
         raise UserError(
-            f"{len(unknown)} marks are of unknown critiques, {unknown[0]!r} first", "mark the said.jsonl"
+            f"{len(unknown)} marks refer to unknown critiques, first {unknown[0]!r}", "mark the said.jsonl"
         )
     groups: dict[str, list[Mark]] = {}
     for mark in marks:
@@ -90,63 +91,66 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
     for mark in marks:
         verdicts.setdefault(mark.about, []).append(mark.correct)
     accuracy, low, high = mean_with_interval([sum(votes) / len(votes) for votes in verdicts.values()])
-    found = {"accuracy": accuracy, "interval": [low, high], "count": len(verdicts), "marks": len(marks)}
+    report = {"accuracy": accuracy, "interval": [low, high], "count": len(verdicts), "marks": len(marks)}
     pairs = [a == b for votes in verdicts.values() for a, b in combinations(votes, 2)]
-    return found | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})
+    return report | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})
 
 
-def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
-    """Read a file of marks, and return their `agreement` on records, by label and length for single
-    spans.
+def marks_report(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
+    """Read a file of marks and return their `agreement` on records.
 
-    `good` and `poor` in `single_spans` count the correct spans of each label. The second record of
-    an id is marked as `id#2`.
+    `single_spans` is split by label (`good`, `poor`) and length. The second record of an id is
+    marked as `id#2`.
 
     Raises:
-        UserError: see `read_marks` and `agreement`; a mark names a span that is not in its record.
+        UserError: see `read_marks` and `agreement`; or a mark names a span that its record lacks.
     """
     marks = read_marks(path)
-    wanted = {mark.id for mark in marks}
-    known = {record.id: record for record in numbered(records) if record.id in wanted}
-    found = agreement(marks, known)
-    if "single_spans" in found:
-        found["single_spans"] |= by_label(marks, known, length)
-    return found
+    marked_ids = {mark.id for mark in marks}
+    marked = {record.id: record for record in number_repeated_ids(records) if record.id in marked_ids}
+    report = agreement(marks, marked)
+    if "single_spans" in report:
+        report["single_spans"] |= by_label(marks, marked, length)
+    return report
 
 
-def numbered(records: Iterable[Feedback]) -> Iterator[Feedback]:
-    """The records under ids that name each of them: the second of a prompt is `id#2`."""
-    seen: Counter[str] = Counter()
+def number_repeated_ids(records: Iterable[Feedback]) -> Iterator[Feedback]:
+    """Yield the records with unique ids: the second record of an id becomes `id#2`."""
+    counts: Counter[str] = Counter()
     for record in records:
-        seen[record.id] += 1
-        suffix = f"#{seen[record.id]}" if seen[record.id] > 1 else ""
+        counts[record.id] += 1
+        suffix = f"#{counts[record.id]}" if counts[record.id] > 1 else ""
         yield record.model_copy(update={"id": record.id + suffix})
 
 
 def by_label(marks: Sequence[Mark], records: Mapping[str, Feedback], length: Length) -> dict[str, Any]:
-    """Of the spans of each label that marks name: how many `spans`, the share that is correct
-    (`accuracy`, a mean over spans), and the same by quartile of length in tokens, shortest first
-    (`by_length`; paper, Table 19)."""
-    verdicts: dict[tuple[str, int], list[bool]] = {}
+    """Report the marked spans by label.
+
+    Returns:
+        For each label: the number of `spans`, the `accuracy` (mean over spans of the share of marks
+        that are correct), and the accuracy by quartile of length in tokens, shortest first
+        (`by_length`; paper, Table 19).
+    """
+    votes: dict[tuple[str, int], list[bool]] = {}
     for mark in marks:
         if mark.start is not None:
-            verdicts.setdefault((mark.id, _place(mark, records[mark.id])), []).append(mark.correct)
-    found: dict[int, list[tuple[int, float]]] = {}
-    for (id, place), said in verdicts.items():
-        span = records[id].spans[place]
-        found.setdefault(span.label, []).append((length(records[id], span), sum(said) / len(said)))
+            votes.setdefault((mark.id, _span_index(mark, records[mark.id])), []).append(mark.correct)
+    shares: dict[int, list[tuple[int, float]]] = {}
+    for (id, index), span_votes in votes.items():
+        span = records[id].spans[index]
+        shares.setdefault(span.label, []).append((length(records[id], span), sum(span_votes) / len(span_votes)))
     return {
         name: {
-            "spans": len(found[label]),
-            "accuracy": mean([share for _, share in found[label]]),
-            "by_length": by_length(found[label], lambda quarter: float(quarter[:, 1].mean())),
+            "spans": len(shares[label]),
+            "accuracy": mean([share for _, share in shares[label]]),
+            "by_length": by_length(shares[label], lambda quarter: float(quarter[:, 1].mean())),
         }
         for label, name in LABEL_NAMES.items()
-        if label in found
+        if label in shares
     }
 
 
-def _place(mark: Mark, record: Feedback) -> int:
+def _span_index(mark: Mark, record: Feedback) -> int:
     places = [(span.start, span.end) for span in record.spans]
     if (mark.start, mark.end) not in places:
         spans = ", ".join(f"{start} to {end}" for start, end in places[:5]) or "none"

@@ -1,5 +1,4 @@
-"""A reward model measured against annotations and the baselines it must beat; its rewards in
-numbers. No torch."""
+"""Measure a reward model against annotations and baselines, and summarise its rewards. No torch."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ from text2grad.eval.metrics import Correlation, by_length, correlation, mean, ro
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")
-PLACEMENTS, DRAWS = 20, 4000
+DRAWS_PER_CASE, MAX_DRAWS = 20, 4000
 
 
 def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
-    """Every figure of the paper's Tables 1, 6, 7, 15 and 19 for one critic, JSON-ready; see
-    docs/metrics.md.
+    """Return the figures of the paper's Tables 1, 6, 7, 15 and 19 for one critic (docs/metrics.md).
 
     Raises:
-        ValueError: nothing to compare.
+        ValueError: no cases.
     """
     rates = span_report(cases)
-    bounds = {name: list(both) for name, both in intervals(cases, seed=seed).items()}
+    bounds = {name: list(interval) for name, interval in intervals(cases, seed=seed).items()}
     gold = Counter(span.label for case in cases for span in case.gold.spans)
-    read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
-    said = Counter(span.label for critique in read for span in critique.spans)
+    critiques = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
+    predicted = Counter(span.label for critique in critiques for span in critique.spans)
+    verdict = verdict_correlation(cases)
     labels = {
         name: {
             **{rate: rates[f"{name}_{rate}"] for rate in LABEL_RATES},
             "intervals": {rate: bounds[f"{name}_{rate}"] for rate in LABEL_RATES},
             "characters": {rate: rates[f"{name}_character_{rate}"] for rate in LABEL_RATES[:3]},
             "gold_spans": gold[label],
-            "predicted_spans": said[label],
+            "predicted_spans": predicted[label],
             "by_length": accuracy_by_length(cases, label),
         }
         for label, name in LABEL_NAMES.items()
@@ -53,112 +52,112 @@ def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, A
             name: bounds[name] for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched", "forced")
         },
         "rouge": critique_rouge(cases),
-        "verdict": None if (found := verdicts(cases)) is None else found._asdict(),
+        "verdict": None if verdict is None else verdict._asdict(),
         "verdict_order": verdict_order(cases),
         "baselines": baselines(cases, seed),
         "records": len(cases),
     }
 
 
-def verdicts(cases: Sequence[SpanCase]) -> Correlation | None:
-    """How the verdicts follow those of the annotations, over the answers that have both."""
-    read = [(case.gold.score, case.predicted.score) for case in cases if isinstance(case.predicted, Critique)]
-    both = [(gold, said) for gold, said in read if gold is not None and said is not None]
-    return correlation([gold for gold, _ in both], [said for _, said in both])
+def verdict_correlation(cases: Sequence[SpanCase]) -> Correlation | None:
+    """Correlate predicted with annotated verdicts, over the answers that have both."""
+    pairs = [(case.gold.score, case.predicted.score) for case in cases if isinstance(case.predicted, Critique)]
+    scores = [(gold, predicted) for gold, predicted in pairs if gold is not None and predicted is not None]
+    return correlation([gold for gold, _ in scores], [predicted for _, predicted in scores])
 
 
 def verdict_order(cases: Sequence[SpanCase]) -> float | None:
-    """The share of two answers to one question, which the annotations tell apart, that the verdicts
-    order alike.
+    """Return the share of answer pairs that the predicted verdicts order like the annotated ones.
 
-    Equal verdicts, and one that is missing, count one half. None: there are no such answers.
+    Pairs are answers to one question with different annotated verdicts. Equal and missing predicted
+    verdicts count one half. None without such pairs.
     """
     pairs = [(a, b) for a, b in combinations(cases, 2) if a.question and a.question == b.question]
-    golden = [_ahead(a.gold, b.gold) for a, b in pairs]
-    alike = [
-        0.5 + 0.5 * gold * _ahead(a.predicted, b.predicted)
+    golden = [_compare_verdicts(a.gold, b.gold) for a, b in pairs]
+    agreements = [
+        0.5 + 0.5 * gold * _compare_verdicts(a.predicted, b.predicted)
         for gold, (a, b) in zip(golden, pairs, strict=True)
         if gold
     ]
-    return mean(alike) if alike else None
+    return mean(agreements) if agreements else None
 
 
-def _ahead(one: Judgement, other: Judgement) -> int:
-    """1 or -1 where the first or the second verdict is higher, else 0."""
-    scores = [each.score if isinstance(each, Critique) else None for each in (one, other)]
-    first, second = scores
-    return 0 if first is None or second is None else (first > second) - (first < second)
+def _compare_verdicts(first: Judgement, second: Judgement) -> int:
+    """Return 1 if the first verdict is higher, -1 if the second is, 0 if equal or missing."""
+    a, b = (judgement.score if isinstance(judgement, Critique) else None for judgement in (first, second))
+    return 0 if a is None or b is None else (a > b) - (a < b)
 
 
 def accuracy_by_length(cases: Sequence[SpanCase], label: Label) -> list[dict[str, float]]:
-    """Share of the tokens of gold spans that got their label, by quartile of span length in tokens
-    (`by_length`).
+    """Return the share of gold-span tokens with the right label, by quartile of span length.
 
-    Spans without a token are skipped.
+    Lengths are in tokens (`by_length`). Spans without a token are skipped.
     """
-    measured = [pair for case in cases for pair in _spans_measured(case, label)]
-    return by_length(measured, lambda quarter: float(quarter[:, 1].sum() / quarter[:, 0].sum()))
+    counts = [pair for case in cases for pair in _count_span_tokens(case, label)]
+    return by_length(counts, lambda quarter: float(quarter[:, 1].sum() / quarter[:, 0].sum()))
 
 
-def _spans_measured(case: SpanCase, label: Label) -> list[tuple[int, int]]:
-    """(tokens, of them labelled alike by the prediction) of each gold span of a label."""
-    said = case.predicted.spans if isinstance(case.predicted, Critique) else ()
-    guess = token_labels(said, case.aligned)
-    gold = [token_labels([span], case.aligned) == label for span in case.gold.spans]
-    return [(int(inside.sum()), int((guess[inside] == label).sum())) for inside in gold if inside.any()]
+def _count_span_tokens(case: SpanCase, label: Label) -> list[tuple[int, int]]:
+    """Return (tokens, correctly labelled tokens) of every gold span of a label."""
+    spans = case.predicted.spans if isinstance(case.predicted, Critique) else ()
+    predicted = token_labels(spans, case.aligned)
+    masks = [token_labels([span], case.aligned) == label for span in case.gold.spans]
+    return [(int(mask.sum()), int((predicted[mask] == label).sum())) for mask in masks if mask.any()]
 
 
 def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
-    """ROUGE of the critiques' texts where the annotation has one; an unreadable answer scores 0."""
-    told = [case for case in cases if case.gold.text.strip()]
-    said = ["" if isinstance(case.predicted, Failure) else case.predicted.text for case in told]
-    return rouge([case.gold.text for case in told], said) if told else {}
+    """Return ROUGE of the critique texts, if annotated; an unreadable answer scores 0."""
+    annotated = [case for case in cases if case.gold.text.strip()]
+    texts = ["" if isinstance(case.predicted, Failure) else case.predicted.text for case in annotated]
+    return rouge([case.gold.text for case in annotated], texts) if annotated else {}
 
 
 def baselines(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
-    """The scores of critics that know nothing: `always_neutral`, `always_good`, `always_poor`, and
-    `random_spans`.
+    """Return the rates of `always_neutral`, `always_good`, `always_poor` and `random_spans`.
 
-    The last marks random places with as many spans as a randomly chosen annotation of these records
-    has, of the same labels and lengths in tokens; the rates are over 20 draws for each response
-    (fewer for many responses).
+    `random_spans` copies the labels and token lengths of a random annotation to random places of a
+    response, 20 times per response (less often for many responses).
     """
-    known: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for label, name in ((0, "neutral"), *LABEL_NAMES.items()):
-        alike = [case._replace(predicted=_whole(case.aligned.text, label)) for case in cases]
-        known[f"always_{name}"] = span_report(alike)
+        constant = [case._replace(predicted=_constant_critique(case.aligned.text, label)) for case in cases]
+        rates[f"always_{name}"] = span_report(constant)
     rng = np.random.default_rng(seed)
-    shapes = [_shape(case) for case in cases]
+    layouts = [_span_layout(case) for case in cases]
     drawn = []
-    for case in list(cases) * max(1, min(PLACEMENTS, DRAWS // len(cases))):
-        spans = _scattered(shapes[rng.integers(len(cases))], case.aligned, rng)
+    for case in list(cases) * max(1, min(DRAWS_PER_CASE, MAX_DRAWS // len(cases))):
+        spans = _place_randomly(layouts[rng.integers(len(cases))], case.aligned, rng)
         drawn.append(case._replace(predicted=Critique(text="", spans=spans)))
-    return {**known, "random_spans": span_report(drawn)}
+    return {**rates, "random_spans": span_report(drawn)}
 
 
-def _whole(text: str, label: int) -> Critique:
-    """One label for a whole response; none for 0."""
+def _constant_critique(text: str, label: int) -> Critique:
+    """Give one label to a whole response; mark nothing for label 0."""
     if not label or not text:
         return Critique(text="")
     return Critique(text="", spans=(Span(start=0, end=len(text), label=1 if label > 0 else -1, text=text),))
 
 
-def _shape(case: SpanCase) -> list[tuple[Label, int]]:
-    """Label and visible tokens of each gold span."""
-    solid = case.aligned.core_ends > case.aligned.core_starts
-    lengths = [int(np.count_nonzero(solid & (token_labels([span], case.aligned) != 0))) for span in case.gold.spans]
-    measured = zip(case.gold.spans, lengths, strict=True)
-    return [(span.label, max(1, length)) for span, length in measured if span.label]
+def _span_layout(case: SpanCase) -> list[tuple[Label, int]]:
+    """Return label and number of visible tokens of every good or poor gold span."""
+    visible = case.aligned.core_ends > case.aligned.core_starts
+    return [
+        (span.label, max(1, int(np.count_nonzero(visible & (token_labels([span], case.aligned) != 0)))))
+        for span in case.gold.spans
+        if span.label
+    ]
 
 
-def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.random.Generator) -> tuple[Span, ...]:
-    """Spans of these labels and lengths at random places of a response, cut where it is shorter."""
-    solid = np.flatnonzero(aligned.core_ends > aligned.core_starts)
+def _place_randomly(
+    layout: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.random.Generator
+) -> tuple[Span, ...]:
+    """Return spans of this layout at random places, truncated to the length of the response."""
+    visible = np.flatnonzero(aligned.core_ends > aligned.core_starts)
     spans = []
-    for label, length in shape if len(solid) else ():
-        size = min(length, len(solid))
-        first = int(rng.integers(len(solid) - size + 1))
-        start, end = int(aligned.core_starts[solid[first]]), int(aligned.core_ends[solid[first + size - 1]])
+    for label, length in layout if len(visible) else ():
+        size = min(length, len(visible))
+        first = int(rng.integers(len(visible) - size + 1))
+        start, end = int(aligned.core_starts[visible[first]]), int(aligned.core_ends[visible[first + size - 1]])
         spans.append(Span(start=start, end=end, label=label, text=aligned.text[start:end]))
     return tuple(spans)
 
@@ -166,38 +165,39 @@ def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.ran
 def reward_report(
     judgements: Sequence[Judgement], aligned: Sequence[Aligned], settings: CreditSettings
 ) -> dict[str, float]:
-    """What a reward model gives a policy's answers: means over those it could read; see
-    docs/metrics.md.
+    """Summarise a reward model's rewards for a policy's answers (docs/metrics.md).
 
     Returns:
-        `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share
-        included; `span_reward`: the same of the spans alone, without the verdict;
-        `answer_reward`: mean over answers of their summed delta;
-        `good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span;
-        `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with
-        it); `critic_failed`: share of answers whose critique could not be read, which the others
-        leave out; `unmatched`: quotes an answer that are not in it.
+        `token_reward`: mean delta over all tokens, with the share of the verdict; `span_reward`:
+        the same without the verdict; `answer_reward`: mean over answers of the summed delta;
+        `good_tokens`, `poor_tokens`: shares of tokens in a good or poor span; `verdict`: mean
+        score; `length`: mean tokens of an answer; `unmatched`: unmatched quotes per answer;
+        `critic_failed`: share of answers without a readable critique, which all other figures
+        leave out.
 
     Raises:
-        ValueError: nothing was judged.
+        ValueError: no judgements.
     """
     if not judgements:
         raise ValueError("no answers were judged")
-    pairs = list(zip(judgements, aligned, strict=True))
-    read = [(said, place) for said, place in pairs if not isinstance(said, Failure)]
-    tokens = max(1, sum(len(place) for _, place in read))
-    spans_only = settings.model_copy(update={"outcome_weight": 0.0})
-    summed = [float(credit(said, place, settings).delta.sum()) for said, place in read]
-    of_spans = [float(credit(said, place, spans_only).delta.sum()) for said, place in read]
-    labels = [token_labels(said.spans, place) for said, place in read]
+    judged = [
+        (judgement, answer)
+        for judgement, answer in zip(judgements, aligned, strict=True)
+        if not isinstance(judgement, Failure)
+    ]
+    tokens = max(1, sum(len(answer) for _, answer in judged))
+    without_verdict = settings.model_copy(update={"outcome_weight": 0.0})
+    rewards = [float(credit(critique, answer, settings).delta.sum()) for critique, answer in judged]
+    span_rewards = [float(credit(critique, answer, without_verdict).delta.sum()) for critique, answer in judged]
+    labels = [token_labels(critique.spans, answer) for critique, answer in judged]
     return {
-        "token_reward": sum(summed) / tokens,
-        "span_reward": sum(of_spans) / tokens,
-        "answer_reward": sum(summed) / max(1, len(read)),
-        "good_tokens": sum(int((each == 1).sum()) for each in labels) / tokens,
-        "poor_tokens": sum(int((each == -1).sum()) for each in labels) / tokens,
-        "verdict": mean([said.score for said, _ in read if said.score is not None]),
-        "length": mean([float(len(place)) for _, place in read]),
-        "critic_failed": 1 - len(read) / len(pairs),
-        "unmatched": sum(said.quotes.unmatched for said, _ in read) / max(1, len(read)),
+        "token_reward": sum(rewards) / tokens,
+        "span_reward": sum(span_rewards) / tokens,
+        "answer_reward": sum(rewards) / max(1, len(judged)),
+        "good_tokens": sum(int((answer_labels == 1).sum()) for answer_labels in labels) / tokens,
+        "poor_tokens": sum(int((answer_labels == -1).sum()) for answer_labels in labels) / tokens,
+        "verdict": mean([critique.score for critique, _ in judged if critique.score is not None]),
+        "length": mean([float(len(answer)) for _, answer in judged]),
+        "critic_failed": 1 - len(judged) / len(judgements),
+        "unmatched": sum(critique.quotes.unmatched for critique, _ in judged) / max(1, len(judged)),
     }

@@ -20,15 +20,22 @@ from text2grad.config import Config
 from text2grad.data.files import bad_record
 from text2grad.data.published import refuse_shared_ids
 from text2grad.errors import UsageError
-from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
+from text2grad.eval.answers import (
+    HeldoutExamples,
+    SystemAnswers,
+    pair_answers,
+    read_answers,
+    read_opponent,
+    system_name,
+)
 from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.judge import (
     AnswerPair,
+    asks_for_ratings,
+    check_judge_prompt,
     compare_answers,
     is_rating,
     is_verdict,
-    rates,
-    refuse_judge_prompt,
 )
 from text2grad.eval.metrics import mean
 from text2grad.eval.texts import text_figures
@@ -109,11 +116,11 @@ def comparing_judge(config: Config, default_prompt: str, parts: Sequence[str]) -
     """Return a judge with `judge.prompt` or the default prompt; `parts` are its placeholders.
 
     Raises:
-        UserError: there is no such prompt, or it is not usable (`eval.judge.refuse_judge_prompt`).
+        UserError: there is no such prompt, or it is not usable (`eval.judge.check_judge_prompt`).
     """
     prompt = read_prompt(config.judge.prompt or default_prompt)
-    refuse_judge_prompt(prompt, parts)
-    if rates(prompt):
+    check_judge_prompt(prompt, parts)
+    if asks_for_ratings(prompt):
         return Judge.of(config, prompt, is_rating, LONGEST_RATINGS)
     return Judge.of(config, prompt, is_verdict, LONGEST_VERDICT)
 
@@ -170,7 +177,7 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
         UserError: a file is not readable, a column is missing, a reference is empty, or the answers
             belong to another task.
     """
-    names = [name_of(file) for file in files]
+    names = [system_name(file) for file in files]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two files of answers are called {repeated!r}", "rename one: the names label the results")
     judge = judge_of_answers(config) if against is not None else None
@@ -193,7 +200,7 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
 
 
 def _pair_answers(
-    systems: Sequence[SystemAnswers], files: Sequence[Path], against: str, heldout: Known
+    systems: Sequence[SystemAnswers], files: Sequence[Path], against: str, heldout: HeldoutExamples
 ) -> dict[str, list[AnswerPair]]:
     """Pair the answers of each system with those to compare with; the result is by system name."""
     for system, file in zip(systems, files, strict=True):
@@ -201,7 +208,7 @@ def _pair_answers(
             if not question_text(example).strip():
                 raise bad_record(file, number, ValueError("no column 'prompt', which the judge needs"))
     return {
-        name: pair_with(name, against, examples, texts, theirs_of(against, examples, heldout))
+        name: pair_answers(name, against, examples, texts, read_opponent(against, examples, heldout))
         for name, examples, texts, _ in systems
     }
 

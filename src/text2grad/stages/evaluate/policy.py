@@ -16,7 +16,7 @@ from text2grad.align.variety import measure_variety
 from text2grad.config import Config, load_config
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
-from text2grad.eval.answers import pair_with, theirs_of
+from text2grad.eval.answers import pair_answers, read_opponent
 from text2grad.eval.critics.reward_model import reward_report
 from text2grad.eval.measures import (
     Row,
@@ -242,7 +242,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     run.write_results(name, summary.as_dict(), results.answers)
     if judge and against:
         texts = [str(row["response"]) for row in results.answers]
-        judged = judge_against(judge, against, pair_with(name, against, heldout, texts, others))
+        judged = judge_against(judge, against, pair_answers(name, against, heldout, texts, others))
         summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
         run.write_results(name, summary.as_dict(), results.answers)
     write_before_after(run, heldout)
@@ -253,8 +253,8 @@ def _read_others(against: str | None, heldout: Sequence[Example]) -> dict[str, s
     """Return the answers to compare with, by id; checked before anything is sampled."""
     if against is None:
         return {}
-    others = theirs_of(against, heldout, lambda: {example.id: example for example in heldout})
-    pair_with("the policy", against, heldout, [""] * len(heldout), others)
+    others = read_opponent(against, heldout, lambda: {example.id: example for example in heldout})
+    pair_answers("the policy", against, heldout, [""] * len(heldout), others)
     return others
 
 

@@ -22,7 +22,7 @@ from text2grad.config import Config
 from text2grad.critics.damage import corrupt_records
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.eval.critics.gate import Gate, GateJudgements, Paid, check
+from text2grad.eval.critics.gate import Gate, GateJudgements, JudgedAnswer, check
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Example, Feedback, get_judgements
 from text2grad.jsonl import write_jsonl
@@ -77,7 +77,7 @@ def check_reward_model(
     release_memory()
     critic, table = trained.over(trained.load()), token_table(run)
 
-    def judge(answers: Sequence[Answer]) -> list[Paid]:
+    def judge(answers: Sequence[Answer]) -> list[JudgedAnswer]:
         if not answers:
             return []
         judgements = get_judgements(critic, [a.example for a in answers], [a.text for a in answers])

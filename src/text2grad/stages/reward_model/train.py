@@ -14,7 +14,7 @@ from text2grad.chat import Chat
 from text2grad.config import Config, RewardModelSettings
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
-from text2grad.eval.critics.marks import numbered, people, read_marks
+from text2grad.eval.critics.marks import marks_report, number_repeated_ids, read_marks
 from text2grad.eval.critics.reward_model import reward_model_report, verdict_order
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
@@ -204,7 +204,7 @@ def run_evaluate_reward_model(
         def length(record: Feedback, span: Span) -> int:
             return int(abs(token_labels([span], aligned[record.id])).sum())
 
-        report["people"] = people(marks, critiques, length)
+        report["people"] = marks_report(marks, critiques, length)
     if config.evaluate.judge:
         with judge.open() as chat:
             report["judge"] = compare_with(against, judge.prompt, chat, gold, critiques)
@@ -225,7 +225,7 @@ def measure_critiques(
     report, folder = reward_model_report(cases, seed), model.run.evaluation
     verdict = read_gate(model.run)
     report["gate"] = asdict(verdict) if verdict else None
-    gold = list(numbered(record for record, _ in heldout))
+    gold = list(number_repeated_ids(record for record, _ in heldout))
     source = Source(kind="reward_model", model=str(model.run.reward_model_folder))
     critiques = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
@@ -279,7 +279,7 @@ def compare_with(
 
 
 def _answer_key(record: Feedback) -> tuple[str, str]:
-    """Return the id of the prompt, without the answer's number (`numbered`), and the response."""
+    """Return the id of the prompt, without the answer's number (`number_repeated_ids`), and the response."""
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
