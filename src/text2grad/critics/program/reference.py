@@ -29,10 +29,11 @@ class Difference(NamedTuple):
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
     """Return the statements shared with the reference, and the smallest differences, in order."""
     statements, expected = list(code.statements()), list(reference.statements())
-    headers = [[_dump_header(node) for node in nodes] for nodes in (statements, expected)]
+    headers, expected_headers = list(map(_dump_header, statements)), list(map(_dump_header, expected))
+    matcher = SequenceMatcher(None, headers, expected_headers, autojunk=False)
     equal: list[Difference] = []
     different: list[Difference] = []
-    for tag, a0, a1, b0, b1 in SequenceMatcher(None, *headers, autojunk=False).get_opcodes():
+    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
             equal += [Difference(*code.extent_of(node), "") for node in statements[a0:a1]]
         elif tag == "insert":
