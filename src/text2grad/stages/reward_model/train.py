@@ -279,7 +279,7 @@ def compare_with(
 
 
 def _answer_key(record: Feedback) -> tuple[str, str]:
-    """Return the id of the prompt, without the answer's number (`number_repeated_ids`), and the response."""
+    """Return the prompt id without its answer number, and the response."""
     return re.sub(r"#\d+$", "", record.id), record.response
 
 
