@@ -169,7 +169,7 @@ class ServedCritic:
         return list(judgements)
 
     def _send(self, method: str, path: str, body: bytes = b"") -> Response | str:
-        """Return the answer with status 200, or the reason why there is none.
+        """Return the answer with status 200, or a message about the failed request.
 
         Raises:
             UserError: the server refuses for a permanent reason.

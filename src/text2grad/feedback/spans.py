@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from text2grad.feedback.transcripts import Record, Transcript
 
 Tolerance = Literal["exact", "normalised", "any_case"]
-"""How closely a quote must match the response.
+"""Tolerance of matching a quote with the response.
 
-`exact`: to the letter. `normalised`: up to the form of quotation marks, dashes, whitespace, accents
-and full-width letters. `any_case`: if that finds nothing, up to case as well.
+`exact`: every character must match. `normalised`: the form of quotation marks, dashes, whitespace,
+accents and full-width letters may differ. `any_case`: if that finds nothing, case may differ too.
 """
 Label = Literal[1, 0, -1]
 Place = tuple[int, int]

@@ -33,7 +33,7 @@ class DataTask:
         shapes: Sequence[Shape],
         select: Callable[[list[Example], str], list[Example]] = lambda examples, data: examples,
     ) -> None:
-        def read(data: str, split: str) -> list[Example]:
+        def load(data: str, split: str) -> list[Example]:
             return select(read_examples(data, shapes, settings.limit, split), data)
 
         data = settings.data or default
@@ -41,8 +41,8 @@ class DataTask:
         hub = hub_data(heldout_data)
         heldout_split = hub.heldout or (hub.train if settings.heldout_data else "")
         self._settings = settings
-        self._examples = read(data, hub_data(data).train)
-        self._heldout = read(heldout_data, heldout_split) if heldout_split else None
+        self._examples = load(data, hub_data(data).train)
+        self._heldout = load(heldout_data, heldout_split) if heldout_split else None
 
     def examples(self, split: Split) -> list[Example]:
         """Return the examples of one split."""

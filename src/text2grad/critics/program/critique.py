@@ -168,10 +168,10 @@ def _suspect_critique(case: Case, suspects: Sequence[Suspect]) -> Critique:
         for span in case.mark(suspect.start, suspect.end, -1, _reason(suspect, case), weight)
     ]
     kinds = [kind for kind in _EVIDENCE if any(clue.kind == kind for suspect in blamed for clue in suspect.clues)]
-    return _critique(case, [_note(blamed, case)], spans, kinds, [suspect.line for suspect in blamed])
+    return _critique(case, [_describe(blamed, case)], spans, kinds, [suspect.line for suspect in blamed])
 
 
-def _note(blamed: Sequence[Suspect], case: Case) -> str:
+def _describe(blamed: Sequence[Suspect], case: Case) -> str:
     top = blamed[0]
     if top.edit is None:
         lines = ", ".join(str(suspect.line) for suspect in blamed)

@@ -215,7 +215,7 @@ class _EditMaker:
 
     def off_by_one(self, node: ast.expr, cost: float) -> Iterator[Edit]:
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.JoinedStr):
-            return  # constants have edits of their own; 1 cannot be added to the others
+            return  # `constant` edits constants; 1 cannot be added to the others
         inner = f"({self.text(node)})" if isinstance(node, _OPERATIONS) else self.text(node)
         yield self.replace(node, f"{inner} + 1", "off by one", cost)
         yield self.replace(node, f"{inner} - 1", "off by one", cost + 0.05)

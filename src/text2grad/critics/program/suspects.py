@@ -1,9 +1,8 @@
 """Fault localisation: rank the lines of a program by several kinds of evidence.
 
 Tracebacks, the test spectrum (Ochiai) and the structure of the program rank the lines. Then small
-edits are tried, the most suspicious lines first; an edit that makes every test pass decides. The
-critique claims no more than "with this instead, all tests pass". Only the program and its tests are
-used.
+edits are tried, the most suspicious lines first. An edit that makes every test pass ranks highest;
+the critique only claims that "with this instead, all tests pass".
 """
 
 from __future__ import annotations

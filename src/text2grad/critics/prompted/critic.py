@@ -131,16 +131,16 @@ class PromptedCritic:
         """Yield the records of pairs that the endpoint has already answered, in order."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
         for pair in pairs:
-            if (paid := self.chat.paid_answer(self.question(*pair))) is not None:
-                yield self._record(pair, paid)
+            if (stored := self.chat.paid_answer(self.question(*pair))) is not None:
+                yield self._record(pair, stored)
 
-    def _record(self, pair: Pair, paid: PaidAnswer) -> Feedback:
+    def _record(self, pair: Pair, stored: PaidAnswer) -> Feedback:
         kind = "human" if self._human_text(*pair) else self.source.kind
         update = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
-        judgement = self._judgement(pair, paid.answer)
+        judgement = self._judgement(pair, stored.answer)
         record = Feedback.of(*pair, judgement, self.source.model_copy(update=update))
-        meta = {**record.meta, "asked_without": list(paid.asked_without)} if paid.asked_without else record.meta
-        return record.model_copy(update={"usage": paid.usage, "meta": meta})
+        dropped = {"asked_without": list(stored.asked_without)} if stored.asked_without else {}
+        return record.model_copy(update={"usage": stored.usage, "meta": {**record.meta, **dropped}})
 
     def _judgement(self, pair: Pair, answer: Answer) -> Judgement:
         parsed = self._reader.read(answer, pair[1], self._prompt_for(*pair).format.parse)

@@ -130,28 +130,28 @@ class GateJudgements:
     corrected: Sequence[Judgement] = ()
 
 
-def check(judged: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
+def check(judgements: GateJudgements, settings: CreditSettings, seed: int) -> Gate:
     """Decide under these credit settings and, if they pay both, for spans alone."""
-    verdict = gate(gate_figures(judged, settings, seed))
+    verdict = gate(gate_figures(judgements, settings, seed))
     if settings.by_score or not settings.outcome_weight:
         return verdict
     spans = settings.model_copy(update={"outcome_weight": 0.0})
-    return replace(verdict, spans_alone=gate(gate_figures(judged, spans, seed)))
+    return replace(verdict, spans_alone=gate(gate_figures(judgements, spans, seed)))
 
 
-def gate_figures(judged: GateJudgements, settings: CreditSettings, seed: int) -> GateFigures:
+def gate_figures(judgements: GateJudgements, settings: CreditSettings, seed: int) -> GateFigures:
     """Compute the figures of a reward model under these credit settings."""
-    answers = [judgement for judgement, _ in (*judged.fresh, *judged.spoiled)]
-    judgements = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]
-    critiques = [critique for critique in judgements if isinstance(critique, Critique)]
+    answers = [judgement for judgement, _ in (*judgements.fresh, *judgements.spoiled)]
+    all_judgements = [*(case.predicted for case in judgements.cases), *answers, *judgements.corrected]
+    critiques = [critique for critique in all_judgements if isinstance(critique, Critique)]
     lost = sum(critique.quotes.unmatched + critique.quotes.ambiguous for critique in critiques)
-    fresh, corrupted = (_rewarded(answers, settings) for answers in (judged.fresh, judged.spoiled))
-    faulted = [_faults(critique, settings) for critique in judged.corrected if isinstance(critique, Critique)]
+    fresh, corrupted = (_rewarded(answers, settings) for answers in (judgements.fresh, judgements.spoiled))
+    faulted = [_faults(critique, settings) for critique in judgements.corrected if isinstance(critique, Critique)]
     return GateFigures(
-        **_heldout_figures(judged.cases, settings, seed),
+        **_heldout_figures(judgements.cases, settings, seed),
         lost=lost / max(1, sum(critique.quote_count for critique in critiques)),
-        unreadable=_share([isinstance(judgement, Failure) for judgement in judgements]),
-        forced=sum(critique.forced > 0 for critique in critiques) / max(1, len(judgements)),
+        unreadable=_share([isinstance(judgement, Failure) for judgement in all_judgements]),
+        forced=sum(critique.forced > 0 for critique in critiques) / max(1, len(all_judgements)),
         fresh=len(fresh),
         fresh_paid=_share(fresh),
         spoiled=len(corrupted),
@@ -231,7 +231,7 @@ def _verdict_figures(cases: Sequence[SpanCase]) -> dict[str, float]:
 
 
 def gate(figures: GateFigures) -> Gate:
-    """Decide from figures; whatever is paid must have been measured on held-out records."""
+    """Decide from figures; everything that is paid must have been measured on held-out records."""
     reasons = tuple(_reasons(figures))
     return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
 
