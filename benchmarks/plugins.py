@@ -157,7 +157,7 @@ def tokens_moved_as_paid() -> float:
     hits: list[bool] = []
     for case in landing_cases(tokenizer):
         ids = torch.tensor([*case.prompt, *case.trajectory.ids])
-        mask = np.concatenate([np.zeros(len(case.prompt)), case.own])[1:]
+        mask = np.concatenate([np.zeros(len(case.prompt)), case.mask])[1:]
         datum = Datum({"target_tokens": ids[1:].numpy(), "mask": mask})
         at = [{"group_idx": 0, "traj_idx": 0}]
         kept, _ = with_credit([datum], at, TokenCredit(LandingCritic(), tokenizer), [case.trajectory.example])

@@ -28,7 +28,7 @@ from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases
-from text2grad.plugins.skyrl import KEEPING, TokenCreditGenerator
+from text2grad.plugins.skyrl import TOKEN_ESTIMATORS, TokenCreditGenerator
 
 
 class InStore(FakeGenerator, GeneratorInterface):
@@ -78,7 +78,7 @@ def unwhitened(data: Any) -> torch.Tensor:
     return (data["advantages"] * rewards.std() + rewards.mean()) * whole
 
 
-@pytest.mark.parametrize("estimator", KEEPING)
+@pytest.mark.parametrize("estimator", TOKEN_ESTIMATORS)
 def test_rewards_land_in_the_trainers_advantages(tokenizer: PreTrainedTokenizerFast, estimator: str) -> None:
     def land(credit: TokenCredit, cases: Sequence[Case]) -> list[Row]:
         data = trained_on(credit, cases, estimator)
@@ -110,14 +110,14 @@ def test_which_estimators_keep_a_reward_at_its_token(tokenizer: PreTrainedTokeni
     names = ppo_utils.AdvantageEstimatorRegistry.list_available()
     cases, credit = landing_cases(tokenizer), TokenCredit(LandingCritic(), tokenizer)
     kept = {name for name in names if is_kept(trained_on(credit, cases, name, wrap=False))}
-    assert len(names) >= 5 and kept == set(KEEPING)
+    assert len(names) >= 5 and kept == set(TOKEN_ESTIMATORS)
     for name in set(names) - kept:
-        with pytest.raises(UserError, match="adds up the rewards"):
+        with pytest.raises(UserError, match="sums the rewards"):
             TokenCreditGenerator(InStore(cases), credit, config_of(name, 8))
 
 
 def test_step_wise_every_step_is_paid_as_the_last() -> None:
-    """What was said of an earlier step is lost, so SkyRL takes no estimator of `KEEPING` there."""
+    """What was said of an earlier step is lost, so SkyRL supports none of them there."""
     trainer = object.__new__(RayPPOTrainer)
     trainer.cfg, trainer.all_metrics = config_of("grpo", 8), {}
     trainer.cfg.generator.step_wise_trajectories = True
@@ -129,7 +129,7 @@ def test_step_wise_every_step_is_paid_as_the_last() -> None:
         return trainer.compute_advantages_and_returns(data)["advantages"]
 
     assert advantages(0.0).any() and torch.equal(advantages(0.0), advantages(-9.0))
-    for estimator in KEEPING:
+    for estimator in TOKEN_ESTIMATORS:
         cfg = SkyRLTrainConfig()
         cfg.generator.step_wise_trajectories, cfg.trainer.algorithm.advantage_estimator = True, estimator
         cfg.trainer.logger, cfg.trainer.critic.model.path = "console", "any"

@@ -28,7 +28,7 @@ def rollout_of(case: Case) -> Trajectory:
     """A case as the cookbook's rollouts are: what is observed before each run of sampled ids grows
     by appending."""
     steps, seen, place = [], list(case.prompt), 0
-    ids, own = list(case.trajectory.ids), case.own.astype(bool).tolist()
+    ids, own = list(case.trajectory.ids), case.mask.astype(bool).tolist()
     while place < len(ids):
         end = place
         while end < len(ids) and own[end] == own[place]:
@@ -56,7 +56,7 @@ def test_what_the_cookbook_assembles_is_paid_on_its_tokens(tokenizer: PreTrained
 
     def whole(row: Row, case: Case) -> Row:
         ids = list(case.trajectory.ids)
-        after = len(ids) - 1 - max(at for at, own in enumerate(case.own) if own)
+        after = len(ids) - 1 - max(at for at, own in enumerate(case.mask) if own)
         rest = ids[len(ids) - after :]
         return Row([*row.ids, *rest], [*row.numbers, *[0.0] * after], [*row.mask, *[0.0] * after])
 

@@ -28,7 +28,7 @@ import plugins as benchmark
 from text2grad.align.rewards import TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.plugins import verl as plugin
-from text2grad.plugins.credit import example_of, rewards_of
+from text2grad.plugins.credit import make_example, masked_rewards
 from text2grad.plugins.landing import Case, Row, check_landing
 from text2grad.rl import advantage as ours
 
@@ -45,7 +45,7 @@ class Loop:
             prompt_ids=list(case.prompt),
             response_ids=list(case.trajectory.ids),
             response_mask=list(case.trajectory.mask or []),
-            response_logprobs=[-1.0] * len(case.own),
+            response_logprobs=[-1.0] * len(case.mask),
             metrics=AgentLoopMetrics(),
         )
 
@@ -57,7 +57,7 @@ class PaidLoop(plugin.TokenCreditMixin, Loop):
 def test_rewards_land_in_verls_outputs(tokenizer: PreTrainedTokenizerFast) -> None:
     def land(made: TokenCredit, cases: Sequence[Case]) -> list[Row]:
         MADE.append(made)
-        plugin.credit_of.cache_clear()
+        plugin.load_credit.cache_clear()
         loop = PaidLoop(config(), made.table, cases, credit="test_verl:credit")
 
         async def rollouts() -> list[Any]:
@@ -100,14 +100,14 @@ def adds_up(estimator: str) -> bool:
     return torch.allclose(first, second)
 
 
-@pytest.mark.parametrize("estimator", plugin.KEEPING)
+@pytest.mark.parametrize("estimator", plugin.TOKEN_ESTIMATORS)
 def test_estimators_that_are_taken_keep_a_reward_at_its_token(estimator: str) -> None:
     assert not adds_up(estimator)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "reinforce_plus_plus_baseline"])
 def test_estimators_that_are_refused_add_up(estimator: str) -> None:
-    assert estimator not in plugin.KEEPING and adds_up(estimator)
+    assert estimator not in plugin.TOKEN_ESTIMATORS and adds_up(estimator)
 
 
 def test_the_methods_that_are_hooked_are_those_that_were_read() -> None:
@@ -152,11 +152,11 @@ def test_credit_lands_in_the_trainers_batch(learned: tuple[Path, list[dict[str, 
     rows = [row for row in rows if any(row["response_mask"])]
     assert len(rows) == verl_run.BATCH - 1, "one has no critique, and a mask of zeros"
     batch = [
-        Trajectory(example_of(tokenizer.decode(row["prompts"]), {}), row["responses"], row["response_mask"])
+        Trajectory(make_example(tokenizer.decode(row["prompts"]), {}), row["responses"], row["response_mask"])
         for row in rows
     ]
     for row, trajectory, outcome in zip(rows, batch, verl_run.credit(tokenizer).score_batch(batch), strict=True):
-        assert rewards_of(outcome, trajectory)[0] == row["rm_scores"]
+        assert masked_rewards(outcome, trajectory)[0] == row["rm_scores"]
         others = [
             each
             for each in zip(row["responses"], row["response_mask"], row["rm_scores"], strict=True)

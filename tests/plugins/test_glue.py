@@ -17,7 +17,7 @@ from text2grad.align.credit import CreditSettings
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import turns_of
-from text2grad.plugins.credit import advantages_of, example_of
+from text2grad.plugins.credit import compute_advantages, make_example
 from text2grad.plugins.landing import LandingCritic, landing_cases
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -70,12 +70,12 @@ NO_TURNS: list[tuple[Any, str]] = [
 
 def test_what_is_text_in_a_prompt_reaches_the_critic_and_what_is_not_is_one_line() -> None:
     for turn, role, text in TURNS:
-        (message,) = example_of([turn], {}).prompt
+        (message,) = make_example([turn], {}).prompt
         assert (message.role, message.content) == (role, text)
     for turn, problem in NO_TURNS:
         with pytest.raises(UserError, match=rf"^[^\n]*{problem}[^\n]* .[^\n]+.$"):
-            example_of([{"role": "system", "content": "s"}, turn], {})
-    example = example_of("How far?", {"id": 7, "reference": None, "level": 2})
+            make_example([{"role": "system", "content": "s"}, turn], {})
+    example = make_example("How far?", {"id": 7, "reference": None, "level": 2})
     assert [(turn.role, turn.content) for turn in example.prompt] == [("user", "How far?")]
     assert (example.id, example.reference, example.meta) == ("7", "", {"reference": None, "level": 2})
 
@@ -98,7 +98,7 @@ def test_a_group_compares_each_verdict_once(scheme: str, tokenizer: PreTrainedTo
     whole = credit.score_batch(batch)
     critic.turns = True
     both = credit.score_batch(batch)
-    for now, before in zip(*(advantages_of(said, [0] * 4, batch) for said in (both, whole)), strict=True):
+    for now, before in zip(*(compute_advantages(said, [0] * 4, batch) for said in (both, whole)), strict=True):
         assert now == pytest.approx(before, abs=1e-6)
     one, several = ([list(said[at].rewards) for said in (both, whole)] for at in (0, 2))  # type: ignore[arg-type]
     assert one[0] == one[1] and several[0] != several[1]

@@ -15,7 +15,7 @@ from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Message
 from text2grad.plugins import check_landing
-from text2grad.plugins.credit import Reward, advantages_of, metrics_of, mixed
+from text2grad.plugins.credit import Reward, compute_advantages, credit_metrics, mix_rewards
 from text2grad.plugins.landing import Case, Row, landing_cases
 
 PAD = 3
@@ -26,7 +26,7 @@ def rows_of(credit: TokenCredit, cases: Sequence[Case], rewards: bool = False) -
     """What an engine does that pads prompts on the left and trajectories on the right."""
     outcomes = credit.score_batch([case.trajectory for case in cases])
     batch = [case.trajectory for case in cases]
-    found: list[Any] = advantages_of(outcomes, [case.group for case in cases], batch)
+    found: list[Any] = compute_advantages(outcomes, [case.group for case in cases], batch)
     if rewards:
         found = [outcome.rewards for outcome in outcomes]
     return [row_of(case, numbers) for case, numbers in zip(cases, found, strict=True)]
@@ -37,8 +37,8 @@ def row_of(case: Case, numbers: Any) -> Row:
     before, after = [0] * (12 + len(case.prompt) % 5), [0] * PAD
     ids = [*before, *case.prompt, *case.trajectory.ids, *after]
     front = np.zeros(len(before) + len(case.prompt))
-    inner = numbers if judged else np.zeros(len(case.own))
-    mask = case.own if judged else np.zeros(len(case.own))
+    inner = numbers if judged else np.zeros(len(case.mask))
+    mask = case.mask if judged else np.zeros(len(case.mask))
     return Row(ids, np.concatenate([front, inner, np.zeros(PAD)]), np.concatenate([front, mask, np.zeros(PAD)]))
 
 
@@ -66,7 +66,7 @@ def changed(number: int, change: Callable[[Any, Any, Case], None]) -> Fault:
 
 
 def start_of(numbers: Any, case: Case) -> int:
-    return len(numbers) - PAD - len(case.own)
+    return len(numbers) - PAD - len(case.mask)
 
 
 def shift(numbers: Any, mask: Any, case: Case) -> None:
@@ -74,7 +74,7 @@ def shift(numbers: Any, mask: Any, case: Case) -> None:
 
 
 def pay_tool(numbers: Any, mask: Any, case: Case) -> None:
-    numbers[start_of(numbers, case) + int(np.flatnonzero(case.own == 0)[0])] = -1
+    numbers[start_of(numbers, case) + int(np.flatnonzero(case.mask == 0)[0])] = -1
 
 
 def pay_half_a_character(numbers: Any, mask: Any, case: Case) -> None:
@@ -94,7 +94,7 @@ def train_on_tool(numbers: Any, mask: Any, case: Case) -> None:
 
 
 def last_to_the_tool(numbers: Any, mask: Any, case: Case) -> None:
-    last = start_of(numbers, case) + int(np.flatnonzero(case.own)[-1])
+    last = start_of(numbers, case) + int(np.flatnonzero(case.mask)[-1])
     numbers[-PAD - 1], numbers[last] = numbers[last], 0
 
 
@@ -122,8 +122,8 @@ def compare_with_failed(rows: list[Row | None], cases: Sequence[Case]) -> None:
         (changed(1, pay_padding), "nothing blamed: 1 ids of the prompt or the padding"),
         (changed(4, pay_prompt), "cut in a character: 1 ids of the prompt"),
         (changed(3, train_on_tool), "ends with a tool: the mask of the loss"),
-        (drop_first, "one turn: it was judged, and is left out"),
-        (keep_failed, "not judged: its critic failed, and nothing leaves it out"),
+        (drop_first, "one turn: it was judged"),
+        (keep_failed, "not judged: its critic failed"),
         (compare_with_failed, "cut in a character: id"),
         (lambda rows, cases: rows.pop(), "7 rows for 8 trajectories"),
     ],
@@ -159,7 +159,9 @@ def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
     outcomes.append(ScoredTrajectory(failures=(Failure(kind="invalid", message="no"),)))
     example = Example(id="-", prompt=(Message(role="user", content=""),))
     batch = [Trajectory(example, [5, 6], [1, 0] if row == 4 else None) for row in range(6)]
-    found = advantages_of(mixed(outcomes, batch, words_weight=2.0), ["a", "a", "b", "a", "b", "a"], batch)
+    found = compute_advantages(
+        mix_rewards(outcomes, batch, words_weight=2.0), ["a", "a", "b", "a", "b", "a"], batch
+    )
     expected = [[1, -1], [-1, -3], [1, -1], [0, -2], [-1, 0], None]
     for numbers, wanted in zip(found, expected, strict=True):
         if wanted is None:
@@ -179,17 +181,17 @@ def test_the_environments_own_reward_is_mixed_in() -> None:
     failed = ScoredTrajectory(failures=(Failure(kind="invalid", message="no"),))
     environment: list[Reward] = [1.0, [1.0, 2.0, 0.0], None, 1.0, -1.0]
     outcomes = [judged, judged, judged, failed, unscored]
-    both = mixed(outcomes, batch, environment, words_weight=2.0, environment_weight=0.25)
+    both = mix_rewards(outcomes, batch, environment, words_weight=2.0, environment_weight=0.25)
     assert [None if each.rewards is None else each.rewards.tolist() for each in both] == [
         *([-2, 0.75, 0], [-1.75, 1, 0], None, None, [-2, -0.25, 0])
     ]
     assert [each.score for each in both] == [0.75, 1.25, None, None, -0.25]
     assert [each.failed for each in both] == [False, False, True, True, False]
-    assert mixed(outcomes, batch, environment)[2].score == 0.5, "a reward of weight 0 may be missing"
-    assert metrics_of(outcomes, environment)["text2grad/environment_mean"] == 1.0
+    assert mix_rewards(outcomes, batch, environment)[2].score == 0.5, "a reward of weight 0 may be missing"
+    assert credit_metrics(outcomes, environment)["text2grad/environment_mean"] == 1.0
     for given in (None, [1.0]):
         with pytest.raises(UserError, match="rewards of the environment for 5 trajectories"):
-            mixed(outcomes, batch, given, environment_weight=1.0)
+            mix_rewards(outcomes, batch, given, environment_weight=1.0)
 
 
 def test_the_page_shows_what_runs(tokenizer: PreTrainedTokenizerFast) -> None:

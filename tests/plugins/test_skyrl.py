@@ -82,7 +82,7 @@ def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFas
     cases = landing_cases(tokenizer)[:3]
     prompts = [[{"role": "user", "content": "Say it."}]] * len(cases)
     generator = FakeGenerator(cases)
-    generator.rewards = [1.0, [0.25] * len(cases[1].own), 0.0]
+    generator.rewards = [1.0, [0.25] * len(cases[1].mask), 0.0]
 
     def rewards(weight: float, words: float = 1.0) -> tuple[list[Any], dict[str, float]]:
         made = TokenCreditGenerator(
@@ -113,7 +113,7 @@ def test_too_many_failures_stop_the_run(tokenizer: PreTrainedTokenizerFast) -> N
 def test_estimators_that_add_up_and_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = TokenCreditGenerator
     for estimator in ("grpo", "rloo", "maxrl"):
-        with pytest.raises(UserError, match=rf"^SkyRL's {estimator} adds up .* .one of gae, reinforce...$"):
+        with pytest.raises(UserError, match=rf"^SkyRL's {estimator} sums .* .one of gae, reinforce...$"):
             made(None, None, config(estimator))
     version_of(monkeypatch, "0.3.1")
     with pytest.raises(UserError, match=r"^skyrl 0\.3\.1: the plug-in is written for 0\.4 .pip install skyrl==0"):

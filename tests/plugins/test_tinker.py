@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import CritiquesFailed, UserError
-from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases, standing
+from text2grad.plugins.landing import GROUP, Case, LandingCritic, Row, check_landing, landing_cases, standardise
 from text2grad.plugins.tinker import with_credit
 
 
@@ -34,7 +34,7 @@ def fake_datum(ids: Sequence[int], mask: Sequence[float]) -> Any:
 
 
 def datum_of(case: Case, make: Callable[..., Any]) -> Any:
-    mask = [0.0] * len(case.prompt) + [float(own) for own in case.own]
+    mask = [0.0] * len(case.prompt) + [float(sampled) for sampled in case.mask]
     return make([*case.prompt, *case.trajectory.ids], mask)
 
 
@@ -66,8 +66,8 @@ def test_a_trajectory_of_several_datums_is_judged_once(tokenizer: PreTrainedToke
     """Where the context was rewritten, a trajectory has a datum for each part; each part gets its
     own numbers."""
     case = landing_cases(tokenizer)[2]
-    cut = int(np.flatnonzero(case.own == 0)[-1]) + 1
-    ids, mask = list(case.trajectory.ids), [float(own) for own in case.own]
+    cut = int(np.flatnonzero(case.mask == 0)[-1]) + 1
+    ids, mask = list(case.trajectory.ids), [float(sampled) for sampled in case.mask]
     front = [0.0] * len(case.prompt)
     first = fake_datum([*case.prompt, *ids[:cut]], [*front, *mask[:cut]])
     second = fake_datum([*case.prompt, *ids[cut:]], [*front, *mask[cut:]])
@@ -90,8 +90,8 @@ def test_the_environments_rewards_are_mixed_in(tokenizer: PreTrainedTokenizerFas
     rewards = [[0.0, 3.0, 1.0, 0.0]]
     scores = [0.5 * reward + case.verdict for reward, case in zip(rewards[0], cases, strict=True) if case.verdict]
     mixed = advantages(rewards=rewards, environment_weight=0.5, words_weight=2.0)
-    for numbers, case, score in zip(mixed, cases, standing(np.array(scores)), strict=True):
-        expected = score * case.own - 2 * case.blamed
+    for numbers, case, score in zip(mixed, cases, standardise(np.array(scores)), strict=True):
+        expected = score * case.mask - 2 * case.blamed
         np.testing.assert_allclose(numbers[len(case.prompt) - 1 :], expected, atol=1e-5)
     assert np.array_equal(advantages(rewards=rewards)[1], advantages()[1]), "their weight is 0 by default"
     with pytest.raises(UserError, match="no rewards of the environment for 4 trajectories"):
@@ -124,11 +124,11 @@ def test_the_gradient_of_the_protocols_loss_is_minus_the_advantage(tokenizer: Pr
 def test_what_does_not_fit_is_one_line(tokenizer: PreTrainedTokenizerFast) -> None:
     case = landing_cases(tokenizer)[0]
     changes: list[tuple[Callable[[Any], Any], str]] = [
-        (lambda inputs: inputs.pop("mask"), "^no mask among target_tokens, advantages, logprobs .hand it in as"),
+        (lambda inputs: inputs.pop("mask"), "^no mask among target_tokens, advantages, logprobs"),
         (lambda inputs: inputs.update(mask=np.ones(2)), "^a mask of 2 for [0-9]+ ids in piece 0 of a trajectory"),
         (
             lambda inputs: inputs.update(target_tokens=np.array([], int), mask=np.ones(0)),
-            "^a turn of the policy's own without ids",
+            "^a sampled turn without ids",
         ),
     ]
     for change, problem in changes:

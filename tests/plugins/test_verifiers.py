@@ -17,7 +17,7 @@ from versions import Listening, version_of
 from page import shown_on_page
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import CritiquesFailed, UserError
-from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases, standing
+from text2grad.plugins.landing import Case, LandingCritic, Row, check_landing, landing_cases, standardise
 from text2grad.plugins.verifiers import assign_credit
 
 SCAFFOLD = [1, 1]
@@ -43,7 +43,7 @@ def fake_node(role: str, ids: Sequence[int], mask: Sequence[bool], sampled: bool
 def nodes_of(case: Case, make: Any) -> Iterator[Any]:
     yield make("user", case.prompt, [False] * len(case.prompt), False)
     before = SCAFFOLD
-    for own, run in groupby(zip(case.trajectory.ids, case.own, strict=True), key=lambda each: bool(each[1])):
+    for own, run in groupby(zip(case.trajectory.ids, case.mask, strict=True), key=lambda each: bool(each[1])):
         ids = [index for index, _ in run]
         mask = [False] * len(before) + [own] * len(ids)
         yield make("assistant" if own else "tool", [*before, *ids], mask, own)
@@ -110,10 +110,10 @@ def test_the_environments_reward_is_mixed_in(tokenizer: PreTrainedTokenizerFast)
     scores = np.array(
         [0.5 * reward + case.verdict for reward, case in zip(rewards, cases, strict=True) if reward is not None]
     )
-    for trace, case, score in zip(traces[:3], cases[:3], standing(scores), strict=True):
+    for trace, case, score in zip(traces[:3], cases[:3], standardise(scores), strict=True):
         row = row_of(trace)
         assert row is not None
-        expected = score * case.own - 2 * case.blamed
+        expected = score * case.mask - 2 * case.blamed
         numbers = np.array(row.numbers)
         assert numbers[numbers != 0] == pytest.approx(expected[expected != 0], abs=1e-5)
     assert row_of(traces[3]) is None, "a missing reward is no reward of 0"
@@ -138,7 +138,7 @@ def test_a_mask_that_does_not_fit_and_a_turn_without_ids_are_refused(tokenizer: 
         trace = trace_of(landing_cases(tokenizer)[2], fake_node)
         for node in trace.nodes[which]:
             node.token_ids, node.mask = [], []
-        with pytest.raises(UserError, match=r"^a turn of the policy's own without ids .have the client keep token"):
+        with pytest.raises(UserError, match=r"^a sampled turn without ids .have the client keep token"):
             assign_credit([trace], credit)
 
 

@@ -90,7 +90,7 @@ def credit(tokenizer: Any) -> TokenCredit:
 
 def loop_of(plugin: Any, made: TokenCredit, cases: Sequence[Case]) -> Any:
     MADE.append(made)
-    plugin.credit_of.cache_clear()
+    plugin.load_credit.cache_clear()
     return plugin.TokenCreditToolLoop(config(), made.table, cases, credit=f"{__name__}:credit")
 
 
@@ -152,7 +152,7 @@ def test_verls_own_reward_is_mixed_in(
     monkeypatch.setitem(sys.modules, scores.__name__, scores)
     case = landing_cases(tokenizer)[3]
     MADE.append(TokenCredit(LandingCritic(), tokenizer))
-    plugin.credit_of.cache_clear()
+    plugin.load_credit.cache_clear()
 
     def output(**weights: float) -> Any:
         loop = plugin.TokenCreditToolLoop(config(), tokenizer, [case], credit=f"{__name__}:credit", **weights)
@@ -162,7 +162,7 @@ def test_verls_own_reward_is_mixed_in(
     alone, both = output(), output(environment_weight=0.5, words_weight=2.0)
     text = tokenizer.decode(case.trajectory.ids, skip_special_tokens=True)
     reward = given if given is not None else len(text) if function else -1.0
-    last = np.flatnonzero(case.own)[-1]
+    last = np.flatnonzero(case.mask)[-1]
     assert case.verdict is not None and both.token_rewards[last] == pytest.approx(case.verdict + 0.5 * reward)
     assert min(both.token_rewards[:last]) == 2 * min(alone.token_rewards) == -2
     info = both.extra_fields["reward_extra_info"]
@@ -204,7 +204,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(plugin: Any, monkeypatch:
             plugin.TokenCreditSingleTurn(settings, "tokenizer", (), credit=credit)
 
     for estimator in ("grpo", "rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline"):
-        refused(rf"^verl's {estimator} adds up the rewards of a trajectory.* .one of gae, rei", config(estimator))
+        refused(rf"^verl's {estimator} sums the rewards of a trajectory.* .one of gae, rei", config(estimator))
     refused("^verl's old trainer reads one score .*trainer.use_v1=True", config(use_v1=False))
     refused(f"^credit '{__name__}:crdit': .* has no crdit .did you mean credit", config(), f"{__name__}:crdit")
     version_of(monkeypatch, "0.9.10")

@@ -13,7 +13,7 @@ from text2grad.align import CreditSettings
 from text2grad.errors import InvalidFields, UserError
 from text2grad.eval.measures import TaskMeasure
 from text2grad.feedback import Example, Message
-from text2grad.plugins.credit import mixed
+from text2grad.plugins.credit import mix_rewards
 from text2grad.stages.run_folder import heldout_prompts
 from text2grad.train.settings import SupervisedSettings
 
@@ -27,7 +27,7 @@ def test_settings_must_be_finite(number: float) -> None:
             make()
     for name in ("words_weight", "environment_weight"):
         with pytest.raises(UserError, match=name):
-            mixed([], [], [], **{name: number})
+            mix_rewards([], [], [], **{name: number})
 
 
 class Task:

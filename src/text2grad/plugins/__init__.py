@@ -1,4 +1,3 @@
-"""Token credit in other trainers, one file for each; none needs our own training. `check_landing`
-tests them."""
+"""Add token credit to other trainers, one module per engine; `check_landing` tests them."""
 
 from text2grad.plugins.landing import check_landing as check_landing

@@ -1,5 +1,4 @@
-"""What all plug-ins share: examples of an engine's rows, advantages of what was paid, and what is
-refused."""
+"""Share code between plug-ins: examples from an engine's rows, advantages, metrics and refusals."""
 
 from __future__ import annotations
 
@@ -25,86 +24,88 @@ with optional_packages():
     from text2grad.rl.advantage import group_advantages
 
 FAILED = "text2grad/failed"
-"""The metric of the share of trajectories whose critique failed."""
+"""The metric that is the share of trajectories whose critique failed."""
 Reward = float | Sequence[float] | None
-"""The reward an environment gave a trajectory: one number, one for each of its T ids, or none."""
+"""An environment's reward of a trajectory: one number, one for each of its T ids, or none."""
 
 
-def metrics_of(outcomes: Sequence[ScoredTrajectory], environment: Sequence[Reward] = ()) -> dict[str, float]:
-    """Describe what a batch of trajectories earned.
+def credit_metrics(outcomes: Sequence[ScoredTrajectory], environment: Sequence[Reward] = ()) -> dict[str, float]:
+    """Return the metrics of a batch of trajectories.
 
     Args:
-        outcomes: what the critic gave them.
-        environment: the environment's own reward of each of them, where it is mixed in.
+        outcomes: the critic's results.
+        environment: the environment's reward of each trajectory, if it is mixed in.
 
     Returns:
-        The share of failed critiques; over the judged trajectories, the share of ids that their
-        words pay, the mean of what these ids are paid, and the mean score; quotes of others' words
-        and lost ones per trajectory; the mean of the environment's rewards.
+        The share of failed critiques; over the judged trajectories, the share of ids with a word
+        reward, the mean of these rewards, and the mean score; foreign and lost quotes per
+        trajectory; the mean of the environment's rewards.
     """
     words = [outcome.word_rewards for outcome in outcomes if outcome.word_rewards is not None]
-    ids = np.concatenate([np.zeros(0, np.float32), *words])
-    paid = ids[ids != 0]
+    word_rewards = np.concatenate([np.zeros(0, np.float32), *words])
+    nonzero = word_rewards[word_rewards != 0]
     scores = [outcome.score for outcome in outcomes if outcome.score is not None]
     rewards = [float(np.sum(reward)) for reward in environment if reward is not None]
+    count = max(1, len(outcomes))
     return {
-        FAILED: sum(outcome.failed for outcome in outcomes) / max(1, len(outcomes)),
-        "text2grad/paid_share": len(paid) / max(1, len(ids)),
-        "text2grad/words_mean": float(paid.mean()) if len(paid) else 0.0,
+        FAILED: sum(outcome.failed for outcome in outcomes) / count,
+        "text2grad/paid_share": len(nonzero) / max(1, len(word_rewards)),
+        "text2grad/words_mean": float(nonzero.mean()) if len(nonzero) else 0.0,
         "text2grad/score_mean": sum(scores) / max(1, len(scores)),
-        "text2grad/foreign_quotes": sum(outcome.foreign_quotes for outcome in outcomes) / max(1, len(outcomes)),
-        "text2grad/lost_quotes": sum(outcome.lost_quotes for outcome in outcomes) / max(1, len(outcomes)),
+        "text2grad/foreign_quotes": sum(outcome.foreign_quotes for outcome in outcomes) / count,
+        "text2grad/lost_quotes": sum(outcome.lost_quotes for outcome in outcomes) / count,
         **({"text2grad/environment_mean": sum(rewards) / max(1, len(rewards))} if len(environment) else {}),
     }
 
 
 def require(package: str, tested: str, install: str) -> None:
-    """Refuse a package that is missing, or of another version than `tested` ("1.16" or "0.9.1").
+    """Refuse a missing package, or another version than `tested` ("1.16" or "0.9.1").
 
     Raises:
-        UserError: in one line, with `install`, the command that brings it.
+        UserError: with the command `install` as its cure.
     """
     try:
-        found = version(package)
+        installed = version(package)
     except PackageNotFoundError:
         raise UserError(f"this needs {package} {tested}", install) from None
-    if not f"{found}.".startswith(f"{tested}."):
-        raise UserError(f"{package} {found}: the plug-in is written for {tested}", install)
+    if not f"{installed}.".startswith(f"{tested}."):
+        raise UserError(f"{package} {installed}: the plug-in is written for {tested}", install)
 
 
-def refuse_sums(engine: str, estimator: str, keeping: Sequence[str]) -> None:
-    """Refuse an estimator that adds up the rewards of a trajectory before it uses them.
+def refuse_summing(engine: str, estimator: str, supported: Sequence[str]) -> None:
+    """Refuse an estimator that sums the rewards of a trajectory before it uses them.
 
     Raises:
-        UserError: the estimator is not among those that keep a reward at its token.
+        UserError: the estimator is not among `supported`, which keep a reward at its token.
     """
-    if estimator not in keeping:
+    if estimator not in supported:
         raise UserError(
-            f"{engine}'s {estimator} adds up the rewards of a trajectory, and credit for words is lost",
-            f"one of {', '.join(keeping)}",
+            f"{engine}'s {estimator} sums the rewards of a trajectory, so credit for words is lost",
+            f"one of {', '.join(supported)}",
         )
 
 
-def example_of(prompt: Any, row: Mapping[str, Any]) -> Example:
-    """A row of an engine's data set as an example; a plain prompt is the user's turn.
+def make_example(prompt: Any, row: Mapping[str, Any]) -> Example:
+    """Return a row of an engine's data set as an example.
 
-    `id` and `reference` are those of the example, all other columns its `meta`. The critic reads
-    text: of messages in parts their texts, calls of tools as most models write them.
+    The columns `id` and `reference` are used as such, all others are its `meta`. A prompt that is a
+    string is a user's message. Messages in parts become text, tool calls are written as most models
+    write them.
 
     Raises:
-        UserError: a message holds what is no text, an image say.
+        UserError: a message has content that is not text, such as an image.
     """
     turns = prompt if prompt and not isinstance(prompt, str) else [{"role": "user", "content": prompt or ""}]
-    known = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
-    meta = {name: value for name, value in row.items() if name not in known}
-    return Example(prompt=tuple(read_messages(turns)), meta=meta, **{"id": "-", **known})
+    fields = {name: str(row[name]) for name in ("id", "reference") if row.get(name) is not None}
+    meta = {name: value for name, value in row.items() if name not in fields}
+    return Example(prompt=tuple(read_messages(turns)), meta=meta, **{"id": "-", **fields})
 
 
 def read_messages(turns: Iterable[Any]) -> list[Message]:
-    """Read messages of an engine as the critic is shown them.
+    """Return an engine's messages as text, for the critic.
 
     Raises:
-        UserError: one holds what is no text.
+        UserError: a message has content that is not text.
     """
     try:
         return parse_messages(turns, partial(default_turn_text, cure="to the critic alone: ids stay as they are"))
@@ -114,40 +115,37 @@ def read_messages(turns: Iterable[Any]) -> list[Message]:
 
 
 Piece = tuple[Sequence[int], Sequence[float]]
-"""Ids and mask of one of the pieces in which an engine holds a trajectory: datums, nodes of a
-graph."""
+"""Ids and mask of one piece of a trajectory: a datum, or a node of a graph."""
 
 
-def columns_of(fields: Mapping[str, Any], *names: str) -> Piece:
-    """Columns of an engine's record as lists.
+def read_columns(fields: Mapping[str, Any], *names: str) -> Piece:
+    """Return columns of an engine's record as lists.
 
     Raises:
-        UserError: it does not have one of them.
+        UserError: a column is missing.
     """
     missing = [name for name in names if name not in fields]
     if missing:
-        raise UserError(f"no {missing[0]} among {', '.join(fields)}", "hand it in as the engine assembled it")
+        raise UserError(f"no {missing[0]} among {', '.join(fields)}", "pass the data as the engine assembled it")
     ids, mask = (list(fields[name].tolist()) for name in names)
     return ids, mask
 
 
 def refuse_without_ids(turns: Iterable[Sequence[int]]) -> None:
-    """Before turns of the policy's own are paid: one whose ids nobody kept would be paid nothing in
-    silence.
+    """Refuse sampled turns without ids, which would silently get no credit.
 
     Raises:
-        UserError: one has none.
+        UserError: a turn has no ids.
     """
     if not all(map(len, turns)):
-        raise UserError("a turn of the policy's own without ids", "have the client keep token ids, not text alone")
+        raise UserError("a sampled turn without ids", "have the client keep token ids, not text alone")
 
 
-def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
-    """One trajectory of its pieces; what stands before the policy's first id is the prompt, and is
-    left out.
+def join_pieces(example: Example, pieces: Sequence[Piece]) -> Trajectory:
+    """Join pieces into one trajectory, which starts at the policy's first id.
 
     Raises:
-        UserError: a mask does not fit its ids, or there are none.
+        UserError: a mask does not fit its ids, or there are no ids.
     """
     for number, (ids, mask) in enumerate(pieces):
         if len(ids) != len(mask):
@@ -155,24 +153,23 @@ def joined(example: Example, pieces: Sequence[Piece]) -> Trajectory:
                 f"a mask of {len(mask)} for {len(ids)} ids in piece {number} of a trajectory",
                 "one number for each id",
             )
-    ids = [index for each, _ in pieces for index in each]
-    refuse_without_ids([ids])
-    own = [int(bool(sampled)) for _, mask in pieces for sampled in mask]
-    first = own.index(1) if 1 in own else 0
-    return Trajectory(example, ids[first:], own[first:])
+    all_ids = [index for ids, _ in pieces for index in ids]
+    refuse_without_ids([all_ids])
+    all_masks = [int(bool(sampled)) for _, mask in pieces for sampled in mask]
+    first = all_masks.index(1) if 1 in all_masks else 0
+    return Trajectory(example, all_ids[first:], all_masks[first:])
 
 
-def apart(numbers: Rewards | None, pieces: Sequence[Piece]) -> list[Rewards | None]:
-    """The numbers of a joined trajectory for each of its pieces; None where there are none."""
+def split_by_piece(numbers: Rewards | None, pieces: Sequence[Piece]) -> list[Rewards | None]:
+    """Return the numbers of a joined trajectory per piece; None for all if `numbers` is None."""
     if numbers is None:
         return [None] * len(pieces)
     ends = np.cumsum([len(ids) for ids, _ in pieces])
     return np.split(np.concatenate([np.zeros(ends[-1] - len(numbers), np.float32), numbers]), ends[:-1])
 
 
-def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor, Tensor]:
-    """What tokens earned by themselves, (B, length), padded on the right, and which rows were
-    judged, (B,)."""
+def pad_word_rewards(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor, Tensor]:
+    """Return word rewards (B, length), padded on the right, and which rows were judged, (B,)."""
     words = torch.zeros(len(outcomes), length)
     for row, outcome in enumerate(outcomes):
         if outcome.word_rewards is not None:
@@ -181,31 +178,35 @@ def words_of(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple[Tensor,
 
 
 def refuse_weight(name: str, weight: float) -> None:
-    """Refuse a weight that is not a finite number: every advantage would be NaN."""
+    """Refuse a weight that is not finite, which would make every advantage NaN.
+
+    Raises:
+        UserError: names the weight.
+    """
     if not math.isfinite(weight):
         raise UserError(f"{name} is {weight}", "give a finite number: 1 changes nothing, 0 leaves it out")
 
 
-def mixed(
+def mix_rewards(
     outcomes: Sequence[ScoredTrajectory],
     batch: Sequence[Trajectory],
     environment: Sequence[Reward] | None = None,
     words_weight: float = 1.0,
     environment_weight: float = 0.0,
 ) -> list[ScoredTrajectory]:
-    """Mix the words of a critic, its score (which weighs 1) and the environment's own rewards.
+    """Mix word rewards, the critic's score (weight 1) and the environment's rewards.
 
     Args:
-        outcomes: what the critic gave each trajectory.
+        outcomes: the critic's results.
         batch: the trajectories, of T ids each.
-        environment: the environment's own reward of each; it stands on the last id of the policy's
-            own, or where the environment put it. Read only if `environment_weight` is not 0.
-        words_weight: factor on the rewards of words.
+        environment: the environment's reward of each. A single number is paid on the policy's last
+            id. Used only if `environment_weight` is not 0.
+        words_weight: factor on word rewards.
         environment_weight: factor on the environment's rewards.
 
     Returns:
-        The credit to train on. A failed trajectory stays failed, and one that the environment did
-        not score fails: neither is a reward of 0.
+        The credit to train on. A failed trajectory stays failed, and one without a reward of the
+        environment fails: neither is a reward of 0.
 
     Raises:
         UserError: a weight is not finite, or the environment's rewards are missing.
@@ -217,62 +218,70 @@ def mixed(
     elif environment is None or len(environment) != len(outcomes):
         count = "no" if environment is None else len(environment)
         raise UserError(f"{count} rewards of the environment for {len(outcomes)} trajectories", "one for each")
-    weights = (words_weight, environment_weight)
-    return [_mixed(*each, *weights) for each in zip(outcomes, batch, environment, strict=True)]
+    return [
+        _mix_one(outcome, trajectory, reward, words_weight, environment_weight)
+        for outcome, trajectory, reward in zip(outcomes, batch, environment, strict=True)
+    ]
 
 
-def _mixed(
+def _mix_one(
     outcome: ScoredTrajectory, trajectory: Trajectory, reward: Reward, words_weight: float, weight: float
 ) -> ScoredTrajectory:
     if outcome.word_rewards is None or outcome.rewards is None:
         return outcome
     if reward is None or not np.isfinite(reward).all():
         return ScoredTrajectory(failures=(Failure(kind="unsupported", message="no reward of the environment"),))
-    given = np.zeros_like(outcome.rewards)
+    per_id = np.zeros_like(outcome.rewards)  # (T,), the environment's reward
     if np.ndim(reward):
-        given[:] = reward
+        per_id[:] = reward
     else:
-        mask = trajectory.mask if trajectory.mask is not None else [1] * len(given)
-        given[np.flatnonzero(mask)[-1:]] = reward
+        mask = trajectory.mask if trajectory.mask is not None else [1] * len(per_id)
+        per_id[np.flatnonzero(mask)[-1:]] = reward
     words = np.float32(words_weight) * outcome.word_rewards
     return replace(
         outcome,
         word_rewards=words,
-        score=(outcome.score or 0.0) + weight * float(given.sum()) if weight else outcome.score,
-        rewards=words + (outcome.rewards - outcome.word_rewards) + np.float32(weight) * given,
+        score=(outcome.score or 0.0) + weight * float(per_id.sum()) if weight else outcome.score,
+        rewards=words + (outcome.rewards - outcome.word_rewards) + np.float32(weight) * per_id,
     )
 
 
-def advantages_of(
+def compute_advantages(
     outcomes: Sequence[ScoredTrajectory],
     groups: Iterable[Hashable],
     batch: Sequence[Trajectory],
 ) -> list[Rewards | None]:
-    """A = group(score) + words (`rl.advantage.group_advantages`) of each trajectory's T ids.
+    """Return A = group(score) + words (`rl.advantage.group_advantages`) for each trajectory's ids.
 
-    `groups` says which answer one prompt, in any order; the baseline is the group's, of whole
-    trajectories. Ids that the policy did not sample get exactly 0. None where the critique failed,
-    which counts in no baseline; without a score a trajectory is in no group, and its words count
-    alone.
+    Args:
+        outcomes: the credit to train on.
+        groups: equal for trajectories that answer one prompt, in any order. The baseline of a group
+            is the mean over whole trajectories.
+        batch: the trajectories, of T ids each.
+
+    Returns:
+        (T,) per trajectory, exactly 0 at ids that the policy did not sample. None where the
+        critique failed; such a trajectory counts in no baseline. A trajectory without a score is in
+        no group and gets its word rewards only.
     """
-    own = [each.mask if each.mask is not None else [1] * len(each.ids) for each in batch]
+    masks = [trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids) for trajectory in batch]
     members: dict[Hashable, list[int]] = {}
     for row, (outcome, group) in enumerate(zip(outcomes, groups, strict=True)):
-        alone = outcome.failures or outcome.score is None
-        members.setdefault(("alone", row) if alone else ("group", group), []).append(row)
-    found: list[Rewards | None] = [None] * len(outcomes)
+        ungrouped = outcome.failures or outcome.score is None
+        members.setdefault(("alone", row) if ungrouped else ("group", group), []).append(row)
+    advantages: list[Rewards | None] = [None] * len(outcomes)
     for rows in members.values():
-        chosen, length = [outcomes[row] for row in rows], max(len(own[row]) for row in rows)
-        words, judged = words_of(chosen, length)
-        learned = torch.tensor([[*map(bool, own[row])] + [False] * (length - len(own[row])) for row in rows])
-        gains = torch.tensor([outcome.score or 0.0 for outcome in chosen])
-        paid = group_advantages(gains, words, learned & judged.view(-1, 1), len(rows))
-        for row, numbers, is_judged in zip(rows, paid, judged.tolist(), strict=True):
-            found[row] = numbers[: len(own[row])].numpy() if is_judged else None
-    return found
+        group_outcomes, length = [outcomes[row] for row in rows], max(len(masks[row]) for row in rows)
+        words, is_judged = pad_word_rewards(group_outcomes, length)
+        mask = torch.tensor([[*map(bool, masks[row])] + [False] * (length - len(masks[row])) for row in rows])
+        scores = torch.tensor([outcome.score or 0.0 for outcome in group_outcomes])
+        values = group_advantages(scores, words, mask & is_judged.view(-1, 1), len(rows))
+        for row, numbers, usable in zip(rows, values, is_judged.tolist(), strict=True):
+            advantages[row] = numbers[: len(masks[row])].numpy() if usable else None
+    return advantages
 
 
-def advantages_apart(
+def piece_advantages(
     credit: TokenCredit,
     groups: Sequence[Hashable],
     examples: Sequence[Example],
@@ -281,18 +290,23 @@ def advantages_apart(
     words_weight: float,
     environment_weight: float,
 ) -> tuple[list[ScoredTrajectory], list[list[Rewards | None]]]:
-    """Return what the critic gave each trajectory, and the advantages of its pieces (see `mixed`);
-    None where it failed."""
-    batch = [joined(*each) for each in zip(examples, pieces, strict=True)]
+    """Return the critic's results, and for each trajectory the advantages of its pieces.
+
+    Arguments as in `mix_rewards`. Advantages are None where the critique failed.
+    """
+    batch = [join_pieces(*item) for item in zip(examples, pieces, strict=True)]
     outcomes = credit.score_batch(batch)
-    paid = advantages_of(mixed(outcomes, batch, environment, words_weight, environment_weight), groups, batch)
-    return outcomes, [apart(*each) for each in zip(paid, pieces, strict=True)]
+    trained = mix_rewards(outcomes, batch, environment, words_weight, environment_weight)
+    advantages = compute_advantages(trained, groups, batch)
+    return outcomes, [split_by_piece(*item) for item in zip(advantages, pieces, strict=True)]
 
 
-def rewards_of(outcome: ScoredTrajectory, trajectory: Trajectory) -> tuple[list[float], list[int]]:
-    """Rewards and mask of T ids for an engine that has no other way to leave a trajectory out:
-    zeros, and a mask of zeros, where the critique failed."""
+def masked_rewards(outcome: ScoredTrajectory, trajectory: Trajectory) -> tuple[list[float], list[int]]:
+    """Return rewards and mask of T ids; both are zeros where the critique failed.
+
+    For engines that have no other way to leave a trajectory out of the loss.
+    """
     if outcome.rewards is None:
         return [0.0] * len(trajectory.ids), [0] * len(trajectory.ids)
     mask = trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids)
-    return outcome.rewards.tolist(), [int(bool(own)) for own in mask]
+    return outcome.rewards.tolist(), [int(bool(sampled)) for sampled in mask]

@@ -1,6 +1,6 @@
-"""Datums of the Tinker protocol with credit for words: the cloud, SkyRL's own server, verl's.
+"""Add credit for words to datums of the Tinker protocol (the cloud, SkyRL's server, verl's).
 
-Made for the cookbook's `assemble_training_data`, before the mask is removed and the data sent:
+Call it after the cookbook's `assemble_training_data`, before the mask is removed:
 
     data, metadata = assemble_training_data(trajectory_groups, advantages)
     data, outcomes = with_credit(data, metadata, credit, examples)
@@ -15,7 +15,7 @@ from typing import Any
 
 from text2grad.align.rewards import ScoredTrajectory, TokenCredit
 from text2grad.feedback import Example
-from text2grad.plugins.credit import advantages_apart, columns_of
+from text2grad.plugins.credit import piece_advantages, read_columns
 
 
 def with_credit(
@@ -28,25 +28,44 @@ def with_credit(
     environment_weight: float = 0.0,
     rewards: Sequence[Sequence[float]] | None = None,
 ) -> tuple[list[Any], list[ScoredTrajectory]]:
-    """The datums with an advantage for each target token, and what the critic gave each trajectory.
+    """Return the datums with an advantage for each target token, and the critic's results.
 
-    `metadata` says of each datum its `group_idx` and `traj_idx`; a trajectory may have several.
-    `examples[i]` is what group i answers, `rewards[i]` what the environment gave its trajectories
-    (the cookbook's `group.get_total_rewards()`). The datums of a trajectory whose critique failed
-    are left out. Targets and advantages are at the same positions, so nothing is shifted.
+    Targets and advantages are at the same positions, so nothing is shifted.
+
+    Args:
+        data: the datums.
+        metadata: `group_idx` and `traj_idx` of each datum; a trajectory may have several datums.
+        credit: the critic and the credit scheme.
+        examples: the example that each group answers.
+        words_weight: factor on word rewards.
+        environment_weight: factor on the environment's rewards.
+        rewards: for each group, the environment's reward of each trajectory (the cookbook's
+            `group.get_total_rewards()`).
+
+    Returns:
+        The datums, without those of trajectories whose critique failed, and one result for each
+        trajectory.
 
     Raises:
         UserError: a datum has no `mask`, its mask does not fit, a weight is not finite, or
             `environment_weight` is not 0 and `rewards` are missing.
     """
     datums: dict[tuple[int, int], list[Any]] = {}
-    for datum, at in zip(data, metadata, strict=True):
-        datums.setdefault((at["group_idx"], at["traj_idx"]), []).append(datum)
-    pieces = [[columns_of(each.loss_fn_inputs, "target_tokens", "mask") for each in row] for row in datums.values()]
+    for datum, indices in zip(data, metadata, strict=True):
+        datums.setdefault((indices["group_idx"], indices["traj_idx"]), []).append(datum)
+    pieces = [
+        [read_columns(datum.loss_fn_inputs, "target_tokens", "mask") for datum in trajectory]
+        for trajectory in datums.values()
+    ]
     groups = [group for group, _ in datums]
     environment = None if rewards is None else [rewards[group][number] for group, number in datums]
-    weights, asked = (words_weight, environment_weight), [examples[group] for group in groups]
-    outcomes, paid = advantages_apart(credit, groups, asked, pieces, environment, *weights)
-    both = zip(chain(*datums.values()), chain(*paid), strict=True)
-    fields = [(datum, {"advantages": numbers}) for datum, numbers in both if numbers is not None]
-    return [replace(each, loss_fn_inputs={**each.loss_fn_inputs, **new}) for each, new in fields], outcomes
+    group_examples = [examples[group] for group in groups]
+    outcomes, advantages = piece_advantages(
+        credit, groups, group_examples, pieces, environment, words_weight, environment_weight
+    )
+    paid = [
+        replace(datum, loss_fn_inputs={**datum.loss_fn_inputs, "advantages": numbers})
+        for datum, numbers in zip(chain(*datums.values()), chain(*advantages), strict=True)
+        if numbers is not None
+    ]
+    return paid, outcomes
