@@ -1,9 +1,8 @@
-"""Text2Grad on one page: a critic marks words, the marks become token rewards, the rewards move
-those tokens.
+"""Text2Grad on one page: a critic marks words, marks become token rewards, rewards move tokens.
 
 This is the method of `text2grad train` (paper, Algorithm 4, without a value function) in plain
-torch over public functions; its first step is `train_ppo`'s to the bit. The model knows nothing,
-and the critic likes small letters.
+torch over public functions; its first step equals that of `train_ppo` bit for bit. The model starts
+from random weights, and the critic likes small letters.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PROMPT = Example(id="0", prompt=(Message(role="user", content="Say something."),
 
 
 class Letters:
-    """A critic praises and blames stretches of the text, in words and with their places."""
+    """A critic that praises runs of small letters and blames everything else."""
 
     source = Source(kind="program")
 
@@ -48,7 +47,7 @@ class Letters:
 
 
 def make_policy(folder: Path) -> Policy:
-    """A Llama of two layers with random weights, and its frozen reference."""
+    """Make a Llama of two layers with random weights, and freeze its reference."""
     shape = TinyShape(hidden=64, layers=2, heads=2)
     make_tiny_model(folder, ["say something"], vocabulary=300, context=128, shape=shape)
     policy = load_policy(PolicySettings(model=str(folder)))
@@ -57,25 +56,22 @@ def make_policy(folder: Path) -> Policy:
 
 
 def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Example], critic: Letters) -> float:
-    """One step of NL-gradient PPO on a batch of prompts; returns the mean score of the
-    responses."""
-    # Sample: y ~ pi(x). The ids are kept as they were sampled and never re-tokenised.
+    """Take one step of NL-gradient PPO on a batch of B prompts; return the mean score."""
+    # Sample: y ~ pi(x). The ids stay as sampled and are never tokenised again.
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
     samples = generate(policy, prompts, SAMPLING)
     batch = policy.pack(prompts, [sample.ids for sample in samples])
-    # Critique: words about characters of the text. Credit: from characters to one number a token,
-    # delta_t.
+    # Critique: spans of characters. Credit: one number per token, delta_t (B, T).
     aligned = [TokenTable(policy.tokenizer).align(sample.ids) for sample in samples]
-    critiques = critic.critique(examples, [each.text for each in aligned])
-    credits = [credit(said, each, CreditSettings()) for said, each in zip(critiques, aligned, strict=True)]
-    delta = pad_sequence([torch.from_numpy(each.delta) for each in credits], batch_first=True)
-    # Reward: r_t = delta_t - beta kl_t. Advantage: rewards to come, discounted, brought to unit
-    # size.
+    critiques = critic.critique(examples, [tokens.text for tokens in aligned])
+    credits = [credit(*pair, CreditSettings()) for pair in zip(critiques, aligned, strict=True)]
+    delta = pad_sequence([torch.from_numpy(item.delta) for item in credits], batch_first=True)
+    # Reward: r_t = delta_t - beta kl_t. Advantage: discounted rewards to come, scaled by RMS.
     with policy.evaluating():
         old = policy(batch, SAMPLING.temperature, kl="k1", valued=False)
-    rewarded = RewardTerms(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)
-    _, advantages, _ = estimate_advantages("returns", rewarded, gamma=GAMMA, lam=LAM, normalisation="scale")
-    # Update: a few steps on the clipped surrogate.
+    terms = RewardTerms(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)
+    _, advantages, _ = estimate_advantages("returns", terms, gamma=GAMMA, lam=LAM, normalisation="scale")
+    # Update: a few gradient steps on the clipped surrogate.
     for _ in range(EPOCHS):
         new = policy(batch, SAMPLING.temperature, valued=False)
         losses, _ = policy_loss(new.logp, old.logp, advantages, batch.mask, CLIP)
@@ -83,7 +79,7 @@ def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Exampl
         torch.nn.utils.clip_grad_norm_(policy.policy_parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return sum(each.score or 0.0 for each in critiques) / len(critiques)
+    return sum(critique.score or 0.0 for critique in critiques) / len(critiques)
 
 
 if __name__ == "__main__":

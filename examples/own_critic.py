@@ -1,6 +1,6 @@
-"""A critic of your own: any object with `source` and `critique`. This one wants digits.
+"""Your own critic: any object with `source` and `critique`. This one wants digits.
 
-python examples/own_critic.py    # a tiny model, made a second ago, learns them
+python examples/own_critic.py    # a tiny new model learns to write digits
 PYTHONPATH=examples text2grad train --critic.kind own_critic:OnlyNumbers
 """
 
@@ -12,17 +12,16 @@ import text2grad as t2g
 
 
 class OnlyNumbers:
-    """Praises runs of digits, criticises everything else; the verdict is the share of digits."""
+    """A critic that praises digits and blames the rest; the verdict rises with their share."""
 
     source = t2g.Source(kind="program", model="only numbers")
 
     def critique(self, examples: list[t2g.Example], responses: list[str]) -> list[t2g.Critique | t2g.Failure]:
-        """One judgement for each response, in their order."""
+        """Return one judgement for each response, in order."""
         return [self.judge(response) for response in responses]
 
     def judge(self, response: str) -> t2g.Critique | t2g.Failure:
-        """What cannot be judged is a `Failure`: it is never a score, and nothing is learnt from
-        it."""
+        """Judge a response; one that cannot be judged gets a `Failure`, which is no score."""
         if not response.strip():
             return t2g.Failure(kind="unsupported", message="the response is empty")
         runs = [(run.start(), run.end(), run[0]) for run in re.finditer(r"\d+|\D+", response)]
@@ -31,14 +30,14 @@ class OnlyNumbers:
         return t2g.Critique(text=f"{digits:.0%} digits.", spans=tuple(spans), score=2 * digits - 1)
 
 
-if __name__ == "__main__":  # a tiny model, made a second ago, learns to write digits
+if __name__ == "__main__":
     t2g.seed_everything(0)
-    with TemporaryDirectory() as place:
-        folder = Path(place)
-        asked = ["How many days has a week?", "How many sides?"]
-        t2g.make_tiny_model(folder / "base", asked, 300, shape=t2g.TinyShape(hidden=32, layers=1))
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        questions = ["How many days has a week?", "How many sides?"]
+        t2g.make_tiny_model(folder / "base", questions, 300, shape=t2g.TinyShape(hidden=32, layers=1))
         policy = t2g.load_policy(t2g.PolicySettings(model=str(folder / "base"), device="cpu"))
-        prompts = [(t2g.Message(role="user", content=text),) for text in asked]
+        prompts = [(t2g.Message(role="user", content=text),) for text in questions]
         examples = [t2g.Example(id=str(n), prompt=prompt) for n, prompt in enumerate(prompts * 8)]
         ppo = t2g.PPOSettings(steps=20, rollouts=16, lr=1e-2, kl_coefficient=0.0, max_kl=None)
         brief, options = t2g.GenerationSettings(max_new_tokens=8), t2g.RunOptions(folder / "run", title="train")

@@ -1,5 +1,7 @@
-"""Environments of other libraries as text2grad's `Environment`: a task's method `environment()`
-returns one."""
+"""Adapters from environments of other libraries to text2grad's `Environment`.
+
+The method `environment()` of a task returns one.
+"""
 
 import asyncio
 import json
@@ -9,18 +11,18 @@ import text2grad as t2g
 
 
 class FromTRL:
-    """What an `environment_factory` of TRL makes: `reset(**row)`, and methods that are tools."""
+    """An environment of TRL's `environment_factory`: `reset(**row)`, and methods as tools."""
 
-    def __init__(self, made):
-        self.made = made
+    def __init__(self, inner):
+        self.inner = inner
 
     def reset(self, example):
-        said = self.made.reset(**example.meta)
-        return [t2g.Message(role="user", content=said)] if said else []
+        observation = self.inner.reset(**example.meta)
+        return [t2g.Message(role="user", content=observation)] if observation else []
 
     def step(self, turn):
-        calls = [json.loads(each) for each in re.findall(r"<tool_call>(.*?)</tool_call>", turn.content)]
-        results = [getattr(self.made, call["name"])(**call["arguments"]) for call in calls]
+        calls = [json.loads(call) for call in re.findall(r"<tool_call>(.*?)</tool_call>", turn.content)]
+        results = [getattr(self.inner, call["name"])(**call["arguments"]) for call in calls]
         return [t2g.Message(role="tool", content=str(result)) for result in results], not calls
 
 
@@ -28,19 +30,19 @@ class FromVerifiers:
     """A multi-turn environment of verifiers: async `setup_state`, `env_response` and
     `is_completed`."""
 
-    def __init__(self, made):
-        self.made = made
+    def __init__(self, inner):
+        self.inner = inner
 
     def reset(self, example):
-        self.said = [message.model_dump() for message in example.prompt]
-        self.state = asyncio.run(self.made.setup_state({**example.meta, "prompt": list(self.said)}))
+        self.messages = [message.model_dump() for message in example.prompt]
+        self.state = asyncio.run(self.inner.setup_state({**example.meta, "prompt": list(self.messages)}))
         return []
 
     def step(self, turn):
-        self.said.append(turn.model_dump())
-        found = asyncio.run(self.made.env_response(self.said, self.state))
-        self.said += found
-        return [t2g.Message(**each) for each in found], asyncio.run(self.made.is_completed(self.state))
+        self.messages.append(turn.model_dump())
+        replies = asyncio.run(self.inner.env_response(self.messages, self.state))
+        self.messages += replies
+        return [t2g.Message(**reply) for reply in replies], asyncio.run(self.inner.is_completed(self.state))
 
 
 if __name__ == "__main__":

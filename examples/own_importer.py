@@ -1,10 +1,10 @@
-"""An importer of your own: a help desk's tickets, with the replies that customers complained about.
+"""Your own importer: tickets of a help desk, with the replies that customers rated.
 
     text2grad import tickets.jsonl --kind own_importer:HELP_DESK --out feedback.jsonl
     python examples/own_importer.py
 
-The first reads a file of yours, from the folder that has this module; the second shows what comes
-of two tickets.
+The first command reads your file; run it in the folder of this module. The second prints the
+records of two tickets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TICKETS = [
 
 
 def opinions(row: dict[str, Any], id: str, names: Names) -> Iterator[Opinion]:
-    """What the customer of a ticket said of the reply."""
+    """Yield the customer's opinion of the reply to a ticket."""
     opinion = Opinion(str(row["ticket"]), row["reply"], row["asked"])
     opinion.marks = [
         Mark.parse(flag, start="from", end="to", label="kind", reason="why") for flag in row.get("flags", [])
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         file = Path(folder) / "tickets.jsonl"
         file.write_text("\n".join(map(json.dumps, TICKETS)), encoding="utf-8")
-        found = import_feedback(file, "own_importer:HELP_DESK", scales=["stars=1..5"])
-    for record in found.records:
+        imported = import_feedback(file, "own_importer:HELP_DESK", scales=["stars=1..5"])
+    for record in imported.records:
         marks = [(span.text, span.label, span.reason) for span in record.spans]
         print(record.id, record.response, record.score, marks, record.critique)

@@ -1,4 +1,4 @@
-"""A credit scheme of your own: a function that turns a critique into a number for each token.
+"""Your own credit scheme: a function that turns a critique into a number for each token.
 
 python examples/own_scheme.py
 PYTHONPATH=examples text2grad train --credit.scheme own_scheme:first_fault
@@ -14,8 +14,7 @@ import text2grad as t2g
 
 
 def first_fault(critique: t2g.Critique, aligned: t2g.Aligned, settings: t2g.CreditSettings) -> NDArray[np.float32]:
-    """What comes before the first poor span is right, +1 a token; the span is wrong, -1; the rest
-    is not paid."""
+    """Pay +1 per token before the first poor span, -1 in the span, and nothing after it."""
     poor = [span for span in critique.spans if span.label < 0]
     start, end = min(((span.start, span.end) for span in poor), default=(len(aligned.text), len(aligned.text)))
     inside = (aligned.starts < end) & (aligned.ends > start)
@@ -23,7 +22,7 @@ def first_fault(critique: t2g.Critique, aligned: t2g.Aligned, settings: t2g.Cred
 
 
 def main() -> None:
-    """Pay the tokens of one answer, as every step of training does."""
+    """Print the reward of each token of one answer, as in a training step."""
     response = "two plus three is six of course"
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(response.split())}, unk_token="two"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,4 +1,4 @@
-"""A task of your own: a class that says what is asked and how answers are measured.
+"""Your own task: a class with the prompts and a measure of the answers.
 
 python examples/own_task.py
 PYTHONPATH=examples text2grad sft --task.name own_task:Capitals
@@ -10,17 +10,16 @@ CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Kenya": "Nairobi", "Peru": "Li
 
 
 class Capitals:
-    """Name the capital of a country."""
+    """Questions for the capital of a country."""
 
     name = "capitals"
-    critic_prompt = "qa"  # what a judge is asked: a file of text2grad's, or a .txt file of yours
+    critic_prompt = "qa"  # the prompt of a judge: a built-in file, or your .txt file
 
     def __init__(self, settings: t2g.TaskSettings) -> None:
         self.limit = settings.limit
 
     def examples(self, split: str) -> list[t2g.Example]:
-        """`sft`: what is imitated; `train`: what is judged and learnt from; `heldout`: in neither
-        of them."""
+        """Return a split: `sft` to imitate, `train` to be judged in training, or `heldout`."""
         countries = list(CAPITALS)[-1:] if split == "heldout" else list(CAPITALS)[:-1][: self.limit]
         return [
             t2g.Example(
@@ -32,7 +31,7 @@ class Capitals:
         ]
 
     def scores(self, example: t2g.Example, response: str) -> dict[str, float]:
-        """Measures that need no model, each in [0, 1]."""
+        """Return measures that need no model, each in [0, 1]."""
         return {"named": float(CAPITALS[example.id] in response)}
 
 

@@ -1,10 +1,9 @@
-"""A critic in a process of its own: `text2grad serve` holds it, and TRL's trainer asks it over
-HTTP.
+"""A critic in a separate process: `text2grad serve` runs it, and TRL's trainer asks it over HTTP.
 
     pip install 'text2grad[trl,page]'
     python examples/served_critic.py
 
-Here the script starts the server; yours stays up, on this machine or another:
+The script starts the server. Yours would keep running, on this machine or another:
 `text2grad serve runs/mine`.
 """
 
@@ -20,7 +19,7 @@ import text2grad as t2g
 
 
 class Praises:
-    """Praises every `b`; the verdict rises with their share."""
+    """A critic that praises every `b`; the verdict rises with their share."""
 
     source = t2g.Source(kind="program", model="more b")
 
@@ -35,7 +34,7 @@ class Praises:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Yield the address of a server that holds the critic."""
+    """Yield the address of a server that runs the critic."""
     serve = [sys.executable, "-m", "text2grad.cli", "serve", "--port", "0", "--config", "demo"]
     critic = ["--critic.kind", "served_critic:Praises"]
     with subprocess.Popen(

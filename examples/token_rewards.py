@@ -1,11 +1,10 @@
-"""Token rewards for a trainer that is not ours: sampled ids and a critique in, one number for each
-id out.
+"""Token rewards for any trainer: sampled ids and a critique in, one number for each id out.
 
     python examples/token_rewards.py
 
-Needs no torch, no engine and no download. The critique here is what a judge wrote; a record of
-people's feedback does as well, and so does a critic (`TokenCredit`). The ids are those the policy
-sampled: they are never tokenised again.
+Needs no torch, no engine and no download. The critique here was written by a judge; a record of
+people's feedback works as well, as does a critic (`TokenCredit`). The ids are those that the policy
+sampled; they are never tokenised again.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import text2grad as t2g
 
 RESPONSE = "The report is due next week, and Ann writes it."
-JUDGED = """{"critique": "Ann writes it, as the mail says; but it is due on Friday.",
+CRITIQUE = """{"critique": "Ann writes it, as the mail says; but it is due on Friday.",
  "good_spans": ["Ann writes it"], "poor_spans": ["next week"], "score": -0.5}"""
 
 
 def make_tokenizer() -> Tokenizer:
-    """A byte-level BPE in memory. In your trainer: the policy's own, of transformers or of
-    tokenizers."""
+    """Make a byte-level BPE tokenizer in memory; in your trainer, use the policy's."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -35,8 +33,8 @@ def main() -> None:
     """Print the reward of every token."""
     tokenizer = make_tokenizer()
     ids = tokenizer.encode(RESPONSE).ids
-    critique = t2g.parse(JUDGED, RESPONSE)
-    if isinstance(critique, t2g.Failure):  # refused, cut or unreadable: leave this response out of the loss
+    critique = t2g.parse(CRITIQUE, RESPONSE)
+    if isinstance(critique, t2g.Failure):  # leave this response out of the loss
         raise SystemExit(critique.message)
     rewards = t2g.Aligner(tokenizer).rewards(critique, ids)
     for index, reward in zip(ids, rewards, strict=True):

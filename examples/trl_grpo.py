@@ -1,12 +1,11 @@
-"""TRL's GRPO trainer with credit for words: a tiny model in memory unlearns the letter that a
-critic blames.
+"""TRL's GRPO trainer with credit for words: a tiny model unlearns the letter that a critic blames.
 
     pip install 'text2grad[trl]'
     python examples/trl_grpo.py
 
-The critic is any of text2grad, or any object with `source` and `critique`. With `tools`,
-`environment_factory` or a `rollout_func` the trainer is handed the same way; what the policy did
-not sample is paid nothing.
+The critic is one of text2grad's, or any object with `source` and `critique`. The trainer also works
+with `tools`, `environment_factory` or a `rollout_func`; text that the policy did not sample gets
+exactly 0.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LETTERS = "abcdefghij"
 
 
 class Blames:
-    """Blames every `a`, praises nothing; the verdict falls with their number."""
+    """A critic that blames every `a`; the verdict falls with their number."""
 
     source = t2g.Source(kind="program", model="no a")
 
@@ -40,24 +39,24 @@ class Blames:
         return t2g.Critique(text=f"{len(places)} times a", spans=spans, score=1 / (1 + len(places)))
 
 
-def tokenizer_of_letters() -> PreTrainedTokenizerFast:
-    """One token a letter. In your run: the policy's own tokenizer."""
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token per letter; in your run, use the policy's."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>")
+    tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
 
 
 def train(critic: t2g.Critic) -> None:
-    """Train against a critic, and print its mean verdict before and after."""
+    """Train against a critic and print its mean verdict in the first and the last step."""
     torch.manual_seed(0)
-    tokenizer = tokenizer_of_letters()
+    tokenizer = make_tokenizer()
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **ends))
     letters = tokenizer.convert_tokens_to_ids(list(LETTERS))
-    model.lm_head.weight.data[letters] *= 30  # it writes little but these
+    model.lm_head.weight.data[letters] *= 30  # so that it writes mostly these
     credit = t2g.TokenCredit(critic, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(

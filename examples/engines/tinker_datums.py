@@ -1,11 +1,11 @@
-"""Datums of the Tinker protocol whose advantages are what a critic said of each word.
+"""Datums of the Tinker protocol with advantages from a critic's words.
 
     pip install text2grad tinker==0.38.0
     python examples/engines/tinker_datums.py
 
-A run over the protocol makes its datums with `assemble_training_data` of the cookbook, and sends
-what `with_credit` returns with `forward_backward`; here two answers to one prompt are made by hand,
-and nothing is sent.
+A run makes its datums with `assemble_training_data` of the cookbook, and sends the result of
+`with_credit` with `forward_backward`. This script makes two answers to one prompt by hand and sends
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from text2grad.plugins.tinker import with_credit
 
 
 class Blames:
-    """Blames every `a`; the verdict falls with their number."""
+    """A critic that blames every `a`; the verdict falls with their number."""
 
     source = t2g.Source(kind="program", model="no a")
 
@@ -34,17 +34,17 @@ class Blames:
         return t2g.Critique(text=f"{len(places)} times a", spans=spans, score=1 / (1 + len(places)))
 
 
-def letters() -> Tokenizer:
-    """One token a letter. In your run: the policy's own tokenizer."""
+def make_tokenizer() -> Tokenizer:
+    """Make a tokenizer with one token per letter; in your run, use the policy's."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return made
+    tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def datum(tokenizer: Tokenizer, prompt: str, answer: str) -> tinker.Datum:
-    """As the cookbook assembles it: targets are shifted by one, and the mask is 1 at what was
-    sampled."""
+    """Make a datum as the cookbook does: targets shifted by one, mask 1 at sampled ids."""
     before, sampled = (tokenizer.encode(text).ids for text in (prompt, answer))
     targets = [*before, *sampled][1:]
     mask = [0.0] * (len(before) - 1) + [1.0] * len(sampled)
@@ -56,16 +56,15 @@ def datum(tokenizer: Tokenizer, prompt: str, answer: str) -> tinker.Datum:
 
 
 def main() -> None:
-    """Print what each target of two answers is paid."""
-    tokenizer = letters()
+    """Print the advantage of each target of two answers."""
+    tokenizer = make_tokenizer()
     example = t2g.Example(id="1", prompt=(t2g.Message(role="user", content="Fruit:"),))
     data = [datum(tokenizer, "Fruit:", answer) for answer in ("a pear", "berry")]
     metadata = [{"group_idx": 0, "traj_idx": number} for number in range(2)]
     data, outcomes = with_credit(data, metadata, t2g.TokenCredit(Blames(), tokenizer), [example])
-    for each, outcome in zip(data, outcomes, strict=True):
-        numbers = each.loss_fn_inputs["advantages"].tolist()
-        paid = " ".join(f"{number:+.1f}" for number in numbers)
-        print(f"verdict {outcome.score:.2f}: {paid}")
+    for row, outcome in zip(data, outcomes, strict=True):
+        advantages = " ".join(f"{number:+.1f}" for number in row.loss_fn_inputs["advantages"].tolist())
+        print(f"verdict {outcome.score:.2f}: {advantages}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""A trace of verifiers whose nodes carry what a critic said of each word, as prime-rl trains on
-them.
+"""A trace of verifiers with advantages from a critic's words, as prime-rl trains on them.
 
     pip install text2grad && pip install verifiers==0.4.0
     python examples/engines/verifiers_trace.py
 
-In this order: verifiers wants openai 2, which pip then takes, and says that text2grad asks for 3;
-only critics over an endpoint need that. In a run the traces come from verifiers, and an algorithm's
-`assign` hands them to `assign_credit`; here one of two turns with a tool between is made by hand.
+Install in this order: verifiers needs openai 2, so pip warns that text2grad asks for 3, which only
+critics over an endpoint need. In a run the traces come from verifiers, and an algorithm's `assign`
+passes them to `assign_credit`. This script makes one by hand, with two turns and a tool in between.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from text2grad.plugins.verifiers import assign_credit
 
 
 class Blames:
-    """Blames every `a` of the policy's own."""
+    """A critic that blames every `a` of the policy."""
 
     source = t2g.Source(kind="program", model="no a")
 
@@ -38,17 +37,18 @@ class Blames:
         return t2g.Critique(text=f"{len(places)} times a", spans=spans, score=1 / (1 + len(places)))
 
 
-def letters() -> Tokenizer:
-    """One token a letter. In your run: the policy's own tokenizer."""
+def make_tokenizer() -> Tokenizer:
+    """Make a tokenizer with one token per letter; in your run, use the policy's."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return made
+    tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def main() -> None:
-    """Print what each token of a trace is paid: the tool's `a`s nothing."""
-    tokenizer = letters()
+    """Print the advantage of each token of a trace; those of the tool get 0."""
+    tokenizer = make_tokenizer()
 
     def node(message: UserMessage | AssistantMessage | ToolMessage, text: str, sampled: bool) -> MessageNode:
         ids = tokenizer.encode(text).ids
@@ -64,8 +64,9 @@ def main() -> None:
     (outcome,) = assign_credit([trace], t2g.TokenCredit(Blames(), tokenizer))
     branch = Branch(index=0, nodes=nodes)
     print(f"verdict {outcome.score:.2f}")
-    for token, sampled, paid in zip(branch.token_ids, branch.sampled_mask, branch.advantages or [], strict=True):
-        print(f"{tokenizer.decode([token])} {'sampled' if sampled else '       '} {paid:+.1f}")
+    columns = (branch.token_ids, branch.sampled_mask, branch.advantages or [])
+    for token, sampled, advantage in zip(*columns, strict=True):
+        print(f"{tokenizer.decode([token])} {'sampled' if sampled else '       '} {advantage:+.1f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An agent loop of verl's whose rewards are what a critic said of each word.
+"""An agent loop of verl with token rewards from a critic's words.
 
     pip install 'text2grad[verl]'
     python examples/engines/verl_loop.py
@@ -9,7 +9,7 @@ In a run verl makes the loop, from `agent.yaml`:
       _target_: text2grad.plugins.verl.TokenCreditToolLoop
       credit: verl_loop:credit
 
-and generates; here a loop hands out an answer that is made by hand, and its rewards are printed.
+and generates answers. This script's loop returns an answer made by hand, and prints its rewards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from text2grad.plugins.verl import TokenCreditMixin
 
 
 class Blames:
-    """Blames every `a`; the verdict falls with their number."""
+    """A critic that blames every `a`; the verdict falls with their number."""
 
     source = t2g.Source(kind="program", model="no a")
 
@@ -41,12 +41,12 @@ class Blames:
 
 
 def credit(tokenizer: Any) -> t2g.TokenCredit:
-    """What `agent.yaml` names: a critic and the policy's tokenizer."""
+    """Return the critic with the policy's tokenizer; `agent.yaml` names this function."""
     return t2g.TokenCredit(Blames(), tokenizer)
 
 
-class ByHand:
-    """In the place of verl's loop: one turn, a tool's word, one more turn."""
+class FixedLoop:
+    """A stand-in for verl's loop: one turn, a tool's message, another turn."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -55,24 +55,22 @@ class ByHand:
         )
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        pieces = [
-            (self.tokenizer.encode(text).ids, own) for text, own in (("ask", 1), ("banana", 0), ("a pear", 1))
-        ]
+        texts = (("ask", 1), ("banana", 0), ("a pear", 1))
+        pieces = [(self.tokenizer.encode(text).ids, sampled) for text, sampled in texts]
         return AgentLoopOutput(
             prompt_ids=self.tokenizer.encode("Fruit?").ids,
             response_ids=[index for ids, _ in pieces for index in ids],
-            response_mask=[own for ids, own in pieces for _ in ids],
+            response_mask=[sampled for ids, sampled in pieces for _ in ids],
             metrics=AgentLoopMetrics(),
         )
 
 
-class Loop(TokenCreditMixin, ByHand):
-    """With credit for words."""
+class Loop(TokenCreditMixin, FixedLoop):
+    """The stand-in with credit for words."""
 
 
 def main() -> None:
-    """Print what each token of the response is paid: the tool's `a`s nothing, the verdict on the
-    last."""
+    """Print the reward of each token: 0 for those of the tool, the verdict on the last."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer, tokenizer.decoder = (
@@ -81,8 +79,9 @@ def main() -> None:
     )
     loop = Loop(tokenizer, credit="verl_loop:credit")
     output = asyncio.run(loop.run({}, raw_prompt=[{"role": "user", "content": "Fruit?"}])).as_dict()
-    for token, own, paid in zip(output["responses"], output["response_mask"], output["rm_scores"], strict=True):
-        print(f"{tokenizer.decode([int(token)])} {'sampled' if own else '       '} {paid:+.2f}")
+    columns = (output["responses"], output["response_mask"], output["rm_scores"])
+    for token, sampled, reward in zip(*columns, strict=True):
+        print(f"{tokenizer.decode([int(token)])} {'sampled' if sampled else '       '} {reward:+.2f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """text2grad: train language models from natural-language feedback (Text2Grad, arXiv 2505.22338).
 
-Everything in `__all__` can be imported from here. A name is loaded when it is first asked for:
-importing text2grad imports nothing else, and what needs no torch loads without it.
+Every name in `__all__` is loaded on first use: importing text2grad imports nothing else, and parts
+that do not need torch load without it.
 """
 
 from __future__ import annotations
@@ -105,27 +105,27 @@ _MODULES = {
     "train.supervised": "train_supervised",
     "wire": "parse render",
 }
-"""Where each name is; the imports above say the same to type checkers."""
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
+"""The names of each module; the imports above tell type checkers the same."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Load a name of `__all__`, or `__version__`.
 
     Raises:
-        MissingPackageError: it needs a package that only an extra brings.
+        MissingPackageError: the name needs a package of an extra that is not installed.
     """
     if name == "__version__":
         from importlib.metadata import version
 
         return version("text2grad")
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'text2grad' has no attribute {name!r}")
     with optional_packages():
-        found = getattr(import_module(f"text2grad.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+        value = getattr(import_module(f"text2grad.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
