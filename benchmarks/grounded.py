@@ -28,7 +28,7 @@ from responses import code, prose
 from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import generate
-from text2grad.policy.grounded import GroundedAnswers, Vocabulary, vocabulary_for
+from text2grad.policy.grounded import GroundedAnswers, Vocabulary, make_vocabulary
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
@@ -78,7 +78,7 @@ def speeds(policy: Policy, rounds: int) -> tuple[float, float, float]:
     texts = [*prose(BATCH // 2), *code(BATCH // 2)]
     prompts = [encode_prompt(policy.tokenizer, [Message(role="user", content=text)]) for text in texts]
     settings = GenerationSettings(max_new_tokens=TOKENS, temperature=0.0, batch_size=BATCH)
-    vocabulary = vocabulary_for(policy, "on")
+    vocabulary = make_vocabulary(policy, "on")
     assert vocabulary is not None
     rates: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for turn in range(2 * rounds + 2):

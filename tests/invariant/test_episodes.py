@@ -82,7 +82,7 @@ def collect(
 ) -> tuple[list[Sample], Responses, Rollout]:
     torch.manual_seed(3)
     samples = play(policy, EXAMPLES, Talker, SPEECH)
-    assert any(len(each.own) < len(each.ids) for each in samples), "some episodes have several turns"
+    assert any(len(each.sampled_ids) < len(each.ids) for each in samples), "some episodes have several turns"
     answered = judge(EXAMPLES, samples, TokenTable(policy.tokenizer), critic or Turns(), CreditSettings())
     batch = policy.pack(
         [each.prompt or [] for each in samples], [each.ids for each in samples], [each.mask for each in samples]
@@ -157,7 +157,7 @@ def test_equal_prompts_are_shared_around_what_others_said(policy: Policy) -> Non
     """Read once for all their episodes, they give the same figures."""
     _, _, apart = collect(policy, GAE)
     with policy.reader.sharing(policy.model):
-        assert policy.reader.shares
+        assert policy.reader.shares_prompts
         together = measure_policy(policy, apart.batch, GAE, SPEECH.temperature)
     torch.testing.assert_close(together.logp, apart.old_logp, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(together.values, apart.values, rtol=1e-4, atol=1e-5)
@@ -169,17 +169,17 @@ def test_a_group_compares_verdicts_and_leaves_failures_out(policy: Policy) -> No
     assert not rollout.advantages[3].any()
     gains = [item.group_score for item in answered.credits]
     assert gains[2] == answered.judgements[2].score  # type: ignore[union-attr]
-    assert [len(each.own) for each in samples] == rollout.batch.mask.sum(1).tolist()
+    assert [len(each.sampled_ids) for each in samples] == rollout.batch.mask.sum(1).tolist()
 
 
 def test_metrics_and_strips_are_of_own_tokens(policy: Policy) -> None:
     samples, answered, rollout = collect(policy, GAE)
     found = compute_metrics(answered, rollout, 0.1)
-    assert found["response_length"] == pytest.approx(sum(len(each.own) for each in samples) / len(samples))
+    assert found["response_length"] == pytest.approx(sum(len(each.sampled_ids) for each in samples) / len(samples))
     counted = [len([own for own, _ in groupby(sample.mask or []) if own]) for sample in samples]
     assert found["turns"] == pytest.approx(sum(counted) / len(samples)) and max(counted) == 3
     for sample, strip in zip(samples, token_strips(0, answered, rollout, 8), strict=True):
-        assert len(strip["tokens"]) == len(strip["delta"]) == len(strip["advantage"]) == len(sample.own)
+        assert len(strip["tokens"]) == len(strip["delta"]) == len(strip["advantage"]) == len(sample.sampled_ids)
         assert "payable" not in strip["response"]
 
 

@@ -19,7 +19,7 @@ from text2grad.durable.run import RunOptions
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
-from text2grad.policy.grounded import vocabulary_for
+from text2grad.policy.grounded import make_vocabulary
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
@@ -77,7 +77,7 @@ def test_grounded_critiques_quote_what_is_there(policy: Policy, temperature: flo
     """A model that was never shown the format: every critique can be read, and every quote is in
     the response."""
     settings = GenerationSettings(max_new_tokens=72, temperature=temperature)
-    chat = LocalChat(policy, settings, "smollm2", vocabulary_for(policy, "on"))
+    chat = LocalChat(policy, settings, "smollm2", make_vocabulary(policy, "on"))
     critic = PromptedCritic(chat, read_prompt("reward_model"), Source(kind="reward_model"))
     torch.manual_seed(0)
     said = critic.critique(EXAMPLES[: len(RESPONSES)], RESPONSES)

@@ -8,7 +8,7 @@ from prompts import ask
 
 from text2grad.align import TokenTable
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.forward.prefix import share_beginnings
+from text2grad.policy.forward.prefix import share_prefixes
 from text2grad.policy.generate import generate
 from text2grad.policy.heads.head import SCORE, Head
 from text2grad.policy.load import load_policy
@@ -55,14 +55,14 @@ def test_questions_that_begin_alike_are_answered_as_they_are_alone(
     policy = load_policy(PolicySettings(model=folder, device="cpu"))
     asked = [ask(policy, f"What is the capital of {country}?") for country in ("France", "Italy", "Japan", "Peru")]
     asked += [ask(policy, f"How many legs does {animal} have?") for animal in ("a spider", "a dog", "an ostrich")]
-    shared = share_beginnings([tuple(each) for each in asked])
-    assert shared is not None and len(shared.beginnings) < 3
+    shared = share_prefixes([tuple(each) for each in asked])
+    assert shared is not None and len(shared.prefixes) < 3
     monkeypatch.setattr(policy, "score_head", Head(policy.hidden_size, SCORE))
     torch.manual_seed(0)
     torch.nn.init.normal_(policy.score_head.map.weight, std=0.02)  # type: ignore[union-attr]
     greedy = GenerationSettings(max_new_tokens=10, temperature=0.0)
     alone = [generate(policy, [each], greedy)[0] for each in asked]
-    policy.reader.half = policy.reader.shares = True
+    policy.reader.half_precision = policy.reader.shares_prompts = True
     together = generate(policy, asked, greedy)
     verdicts = [sample.verdict for sample in alone]
     assert [sample.verdict for sample in together] == pytest.approx(verdicts, abs=0.05)

@@ -136,4 +136,4 @@ def test_the_text_of_a_question_is_read_once_for_all_its_answers(
         len(policy.tokenizer(f"{examples[0].prompt[-1].content} {text}")["input_ids"]) for text in OPTIONS[1]
     ]
     assert read == [question + sum(answers) - len(answers) * question]
-    assert not policy.reader.shares, "in float32 only here"
+    assert not policy.reader.shares_prompts, "in float32 only here"

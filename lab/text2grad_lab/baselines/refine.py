@@ -80,7 +80,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     if not chosen:
         raise UserError(f"{source}: no critique of {len(records)} asks for a change", "annotate other answers")
     policy = load_frozen(RunFolder.of(config).policy(start))
-    chat = LocalChat(policy, config.generation, start or "sft", counted=progress_reporter("revisions"))
+    chat = LocalChat(policy, config.generation, start or "sft", make_progress=progress_reporter("revisions"))
     asked = [case for case in chosen for _ in range(settings.samples)]
     revisions = revise(chat, revision_prompt(), asked)
     refused: Counter[str] = Counter(revision.refused for revision in revisions if revision.refused)

@@ -71,9 +71,9 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 def hash_data(policy: Policy, records: Iterable[str], messages: Iterable[Message]) -> str:
     """Return the SHA-256 of records and of the tokenizer's rendering of their messages."""
-    from text2grad.policy.encode import rendering_of
+    from text2grad.policy.encode import describe_encoding
 
-    return hash_texts([*records, *rendering_of(policy.tokenizer, messages)])
+    return hash_texts([*records, *describe_encoding(policy.tokenizer, messages)])
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

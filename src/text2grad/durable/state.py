@@ -48,7 +48,7 @@ class Training:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return trained weights, float32 master weights and optimizer moments by name."""
-        named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
+        named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trainable_parameters().items()}
         named |= {name: master.detach() for name, master in self._masters().items()}
         return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
 
@@ -85,7 +85,9 @@ class Training:
         Raises:
             UserError: The names or shapes of the weights differ.
         """
-        current = {f"policy.{name}": weight for name, weight in self.policy.trained().items()} | self._masters()
+        current = {
+            f"policy.{name}": weight for name, weight in self.policy.trainable_parameters().items()
+        } | self._masters()
         saved = {name: tensor for name, tensor in tensors.items() if name.startswith(("policy.", MASTER))}
         if {name: t.shape for name, t in current.items()} != {name: t.shape for name, t in saved.items()}:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")

@@ -45,7 +45,7 @@ from text2grad.policy.files.manifest import sha256
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import read_config
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, add_lora, base_of, is_adapter, load_policy
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, add_lora, base_model_name, is_adapter, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.signals import POLL_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
@@ -593,7 +593,7 @@ class Skeleton:
             UserError: there is no such model.
         """
         tokenizer = load_tokenizer(settings.model, settings.chat_template)
-        base = base_of(local_model(settings.model))
+        base = base_model_name(local_model(settings.model))
         config = read_config(base)
         with torch.device("meta") as nowhere:
             model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]

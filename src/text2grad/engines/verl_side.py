@@ -31,7 +31,7 @@ from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Critic, Example, count_critic_tokens
 from text2grad.named import load_named
 from text2grad.policy.encode import encode_prompt, stop_ids
-from text2grad.policy.episode import Episode, MakeEnvironment, Thread, words_and_tokens
+from text2grad.policy.episode import Dialogue, Episode, MakeEnvironment, decode_sample
 from text2grad.policy.generate import Sample
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.ppo import SAMPLES_EVERY, STRIPS
@@ -142,7 +142,7 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         example = Example.model_validate_json(row["example"])
         with reporting(self.folder, UserError):  # any other error loses this trajectory alone
             prompt, sample = await self._sampled(sampling_params, example)
-            words, _ = words_and_tokens(self.table, example, sample)
+            words, _ = decode_sample(self.table, example, sample)
             (judgement,) = await asyncio.wrap_future(self.parts.queue.submit([(example, words)]))
         judged = Judged(
             number=int(row["index"]),
@@ -168,15 +168,15 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         if make is None:
             prompt = encode_prompt(self.tokenizer, example.prompt)
             return prompt, await self._turn(params, prompt)
-        episode = await asyncio.to_thread(Episode.begin, self.tokenizer, example, make)
+        episode = await asyncio.to_thread(Episode.start, self.tokenizer, example, make)
         for turn in range(self.settings.max_turns):
             has_room = self._no_room if turn + 1 == self.settings.max_turns else self._has_room
-            sample = await self._turn(params, episode.thread.whole)
-            await asyncio.to_thread(episode.take, sample, self.table.align(sample.ids).text, has_room)
+            sample = await self._turn(params, episode.dialogue.all_ids)
+            await asyncio.to_thread(episode.advance, sample, self.table.align(sample.ids).text, has_room)
             if episode.over:
                 break
         self.logps = None  # others' ids have none
-        return episode.thread.prompt, episode.sample()
+        return episode.dialogue.prompt, episode.sample()
 
     async def _turn(self, params: dict[str, Any], ids: Sequence[int]) -> Sample:
         limits = {"max_tokens": self.settings.max_new_tokens, "stop_token_ids": self.ends}
@@ -186,10 +186,10 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         self.logps, self.extra_fields = answer.log_probs, answer.extra_fields
         return Sample(list(answer.token_ids), answer.token_ids[-1] not in self.ends)
 
-    def _has_room(self, thread: Thread) -> bool:
-        return len(thread.whole) + self.settings.max_new_tokens <= int(self.room)
+    def _has_room(self, thread: Dialogue) -> bool:
+        return len(thread.all_ids) + self.settings.max_new_tokens <= int(self.room)
 
-    def _no_room(self, thread: Thread) -> bool:
+    def _no_room(self, thread: Dialogue) -> bool:
         return False
 
 

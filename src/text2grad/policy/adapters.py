@@ -1,7 +1,7 @@
-"""A second adapter on a policy's base weights: one model is policy, reference and reward model.
+"""A second adapter on a policy's base weights, so that one model is policy and reward model.
 
-The active adapter is a state of the model, so the two take turns: the second is active only while
-its view is `evaluating`.
+The active adapter is a state of the model: the second one is active only while its view is
+`evaluating`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ from text2grad.policy.model import Policy
 BASE_DIGEST = "base.sha256"
 
 
-def beside(policy: Policy, folder: Path, name: str) -> Policy:
-    """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays
-    as it is.
+def load_second_adapter(policy: Policy, folder: Path, name: str) -> Policy:
+    """Load the adapter in `folder` as a second policy on the base weights of `policy`.
+
+    Args:
+        policy: The policy in training, with an adapter.
+        folder: The folder of the second adapter.
+        name: The second adapter's name in the model.
 
     Raises:
-        UserError: `policy` has no adapter, or `folder` has no adapter of this base model, or a
-            damaged one.
+        UserError: `policy` has no adapter, or the adapter in `folder` is missing, damaged or was
+            trained on another base model.
     """
     if not isinstance(policy.model, PeftModel):
-        raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")
+        raise UserError("a policy that trains its base weights cannot share them", "set policy.lora")
     refuse_damaged(folder)
     _refuse_other_base(policy, folder)
     try:
@@ -40,20 +44,22 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
         raise UserError(f"the adapter in {folder} does not fit: {first_line(error)}", "train it again") from error
     policy.model.eval()
     view = copy.copy(policy)  # shares the modules
-    view._modules = dict(policy._modules)  # but for a head of its own
+    view._modules = dict(policy._modules)  # except the heads
     view.adapter = name
     load_heads(view, folder)
     return view
 
 
 def _refuse_other_base(policy: Policy, folder: Path) -> None:
-    """The adapter must have been trained on the very weights that it is to be used on."""
+    """Refuse an adapter that was not trained on the base weights of `policy`."""
     missing = [name for name in (ADAPTER_CONFIG, ADAPTER_FILE) if not (folder / name).is_file()]
     if missing:
         cure = "train it with reward_model.shared true, or set that to false"
-        raise UserError(f"no adapter in {folder}: it lacks {missing[0]}", cure)
-    noted = folder / BASE_DIGEST
-    if not noted.is_file() or noted.read_text(encoding="utf-8").strip() != digest_of_base(policy.model):
+        raise UserError(f"no adapter in {folder}: {missing[0]} is missing", cure)
+    digest_file = folder / BASE_DIGEST
+    if not digest_file.is_file() or digest_file.read_text(encoding="utf-8").strip() != hash_base_weights(
+        policy.model
+    ):
         base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
         raise UserError(
             f"the adapter in {folder} was trained on another base model ({base})",
@@ -61,7 +67,7 @@ def _refuse_other_base(policy: Policy, folder: Path) -> None:
         )
 
 
-def digest_of_base(model: Any) -> str:
-    """SHA-256 over a model's weights without its adapters."""
+def hash_base_weights(model: Any) -> str:
+    """Return the SHA-256 of a model's weights without its adapters."""
     named = model.named_parameters()
     return hash_weights((name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name)

@@ -1,4 +1,4 @@
-"""Token ids of prompts and responses as one rectangle."""
+"""Batches of prompt and response ids, padded to one rectangle."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Prompts padded on the left, responses on the right, so that all responses start at one
-    column.
+    """Prompts padded on the left and responses on the right, so that responses are aligned.
 
-    `input_ids`, `attention_mask`, `position_ids`: (B, P+T). `response_ids`, `mask`: (B, T). The
-    mask is True on tokens of the policy; between its turns a response also has tokens of others,
-    which are attended to.
+    Attributes:
+        input_ids: (B, P+T).
+        attention_mask: (B, P+T).
+        position_ids: (B, P+T).
+        response_ids: (B, T).
+        mask: (B, T), True on tokens of the policy. Tokens of others between its turns are attended
+            to but not scored.
     """
 
     input_ids: Tensor
@@ -28,43 +31,44 @@ class TokenBatch:
 
     @property
     def width(self) -> int:
-        """T, the padded response length."""
+        """The padded response length T."""
         return int(self.mask.shape[1])
 
     @property
     def lengths(self) -> Tensor:
-        """(B,), the length of each response, with the tokens of others."""
+        """The lengths (B,) of the responses, including tokens of others."""
         return self.attention_mask[:, self.attention_mask.shape[1] - self.width :].sum(dim=1)
 
     def rows(self, index: Tensor | slice) -> TokenBatch:
-        """The same batch restricted to some rows."""
+        """Return the batch restricted to some rows."""
         return TokenBatch(*(column[index] for column in vars(self).values()))
 
     def trimmed(self) -> TokenBatch:
-        """Without the columns that are padding in all rows: on the left of the prompts, right of
-        the responses."""
-        width = int(self.lengths.max())  # the longest response
-        whole = int(self.input_ids.shape[1]) - (self.width - width)  # columns without padding on the right
-        first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
+        """Return the batch without the columns that are padding in all rows."""
+        width = int(self.lengths.max())
+        end = int(self.input_ids.shape[1]) - (self.width - width)
+        first = int((self.attention_mask[:, :end] == 0).all(dim=0).int().argmin())
         return TokenBatch(
-            self.input_ids[:, first:whole],
-            self.attention_mask[:, first:whole],
-            self.position_ids[:, first:whole],
+            self.input_ids[:, first:end],
+            self.attention_mask[:, first:end],
+            self.position_ids[:, first:end],
             self.response_ids[:, :width],
             self.mask[:, :width],
         )
 
     def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
-        """The rows `index` in groups of at most `size` of similar length, so that little of a pass
-        is padding.
+        """Split the rows `index` into groups of similar length, which need little padding.
 
-        `grouped`: answers to one prompt stand together, and prompts are of similar length
-        (see `policy.forward.prefix`).
+        Args:
+            index: (n,), the rows.
+            size: The largest number of rows in a group.
+            grouped: Keep answers to the same prompt together (see `policy.forward.prefix`).
         """
         lengths = self.attention_mask[index].sum(dim=1)  # (n,), prompt and response
         index = index[lengths.argsort(stable=True)]
         if grouped:
-            prompts = (self.input_ids * self.attention_mask)[index, : -self.width]
+            prompts = (self.input_ids * self.attention_mask)[index, : -self.width]  # (n, P)
+            # Stable sorts: by prompt, then by prompt length, which keeps equal prompts together.
             index = index[torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)]
             answers = self.lengths[index]
             index = index[(self.attention_mask[index].sum(dim=1) - answers).argsort(stable=True)]
@@ -78,20 +82,25 @@ def pack(
     device: Any,
     masks: Sequence[Sequence[bool] | None] | None = None,
 ) -> TokenBatch:
-    """Pad a batch of prompt and response ids into one rectangle.
+    """Pad a batch of prompt and response ids to one rectangle.
 
-    `masks`: of each response, which of its ids the policy sampled; None: all of them. What stands
-    under `pad` is never attended to nor scored.
+    Args:
+        prompts: The ids of B prompts.
+        responses: The ids of B responses.
+        pad: The padding id, which is neither attended to nor scored.
+        device: The device of the batch.
+        masks: True at the ids of each response that the policy sampled; None: at all of them.
     """
     prompt_width = max(len(ids) for ids in prompts)  # P
     width = max(len(ids) for ids in responses)  # T
     rows, attention, mask = [], [], []
-    own = [None] * len(responses) if masks is None else masks
-    for prompt, response, each in zip(prompts, responses, own, strict=True):
-        left, right = prompt_width - len(prompt), width - len(response)
-        rows.append([pad] * left + list(prompt) + list(response) + [pad] * right)
-        attention.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
-        mask.append([*([True] * len(response) if each is None else each)] + [False] * right)
+    response_masks = [None] * len(responses) if masks is None else masks
+    for prompt, response, response_mask in zip(prompts, responses, response_masks, strict=True):
+        before, after = prompt_width - len(prompt), width - len(response)
+        rows.append([pad] * before + list(prompt) + list(response) + [pad] * after)
+        attention.append([0] * before + [1] * (len(prompt) + len(response)) + [0] * after)
+        sampled = [True] * len(response) if response_mask is None else list(response_mask)
+        mask.append(sampled + [False] * after)
     input_ids = torch.tensor(rows, device=device)
     attention_mask = torch.tensor(attention, device=device)
     return TokenBatch(

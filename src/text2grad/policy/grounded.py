@@ -1,8 +1,7 @@
-"""Grounded decoding: an answer can only be a z that quotes the response it judges.
+"""Grounded decoding: constrain an answer to a critique z that quotes the judged response.
 
-llguidance masks the vocabulary by the grammar of z (`wire.quotable`). As long as enough tokens
-remain nothing is forced: a model whose answer is valid without a mask gives the same answer with
-it. Then the answer is closed.
+llguidance masks the vocabulary by the grammar of z (`wire.quotable`). A valid answer is the same
+with and without the mask. When the token limit is near, the answer is closed.
 """
 
 from __future__ import annotations
@@ -27,20 +26,18 @@ from text2grad.wire.quotable import QuotableText
 ENGINE = "llguidance"
 CLOSING = (b'"', b', "occurrence": ', b"1", b', "part": true', b"}", *(bytes([byte]) for byte in b"]]]"))
 CLOSING += (b', "good_spans": [', b', "poor_spans": [', b', "improvable_spans": [', b"}")
-"""The most that closing an answer takes, beside the rest of a word, in the parts in which the
-engine settles it."""
+"""The longest text that closes an answer after the current word, in pieces of the engine."""
 MARGIN = 8
 QUOTE = 0x22
 
 Mask = NDArray[np.bool_]
 
 
-def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
-    """Return what grounded decoding needs of a policy; None where it is off, or `auto` and not
-    possible.
+def make_vocabulary(policy: Policy, grounded: Grounding) -> Vocabulary | None:
+    """Build the vocabulary for grounded decoding; None if `off`, or if `auto` and not possible.
 
     Raises:
-        UserError: it is `on`, and not possible.
+        UserError: Grounded decoding is `on` but not possible.
     """
     if grounded == "off":
         return None
@@ -49,18 +46,20 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
     except UserError as error:
         if grounded == "on":
             raise
-        warn_once(f"critiques are not grounded, so they may quote what is not there: {error}")
+        warn_once(f"critiques are not grounded, so their quotes may not occur in the response: {error}")
         return None
 
 
 class Vocabulary:
-    """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within
-    a second.
+    """The tokens of a model as bytes, and the mask engine over them.
 
-    `model`: the model whose generation config names further stop tokens.
+    Args:
+        tokenizer: The model's tokenizer.
+        width: The number of logits V.
+        model: The model whose generation config names further stop tokens.
 
     Raises:
-        UserError: the package is missing, or the tokenizer's tokens have no bytes of their own.
+        UserError: llguidance is missing, or the tokens of the tokenizer are not byte strings.
     """
 
     def __init__(self, tokenizer: Any, width: int, model: Any = None) -> None:
@@ -68,7 +67,10 @@ class Vocabulary:
         if find_spec(ENGINE) is None:
             raise UserError("grounded decoding needs llguidance", "pip install 'text2grad[grounded]'")
         if pieces is None:
-            raise UserError("the tokens of this tokenizer have no bytes to ground", "reward_model.grounded: off")
+            raise UserError(
+                "grounded decoding needs tokens that are byte strings, unlike this tokenizer's",
+                "set reward_model.grounded: off",
+            )
         import llguidance
         from llguidance.hf import from_tokenizer
 
@@ -77,48 +79,50 @@ class Vocabulary:
         self.stops = stop_ids(tokenizer, model)
         self.width = max(width, len(tokenizer))
         self._encoder = from_tokenizer(tokenizer, n_vocab=self.width, eos_token=self.stops)
-        # A response and its critique are each of a size that the engine's own limits do not
-        # foresee.
+        # The engine's default limits are too low for long responses.
         self._limits = llguidance.LLParserLimits(initial_lexer_fuel=100_000_000, step_lexer_fuel=100_000_000)
         self.pieces = pieces + [b""] * (self.width - len(pieces))
         self.lead = " " if self.pieces[encode_target(tokenizer, "{")[0]].startswith(b" ") else ""
         lengths = np.array([len(piece) or np.iinfo(np.int64).max for piece in self.pieces])
         self.shortest_first = np.argsort(lengths, kind="stable")
-        self._of_piece = {piece: token for token, piece in enumerate(self.pieces) if piece}
-        self.longest = max(map(len, self._of_piece))
+        self._token_of_piece = {piece: token for token, piece in enumerate(self.pieces) if piece}
+        self.longest = max(map(len, self._token_of_piece))
 
     def matcher(self, grammar: str) -> Any:
-        """Return the engine's state at the beginning of a text of this grammar."""
+        """Return the engine's state at the start of a text of this grammar."""
         matcher = self._engine.LLMatcher(self._encoder, grammar, limits=self._limits)
         if matcher.is_error():
             raise RuntimeError(f"llguidance: {matcher.get_error()}")
         return matcher
 
     def masks(self, matchers: Sequence[Any]) -> Mask:
-        """Return what the grammars allow next, (N, width), of all matchers at once."""
+        """Return the mask (N, V) of the tokens that the grammars of N matchers allow next."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
 
         bits = allocate_token_bitmask(len(matchers), self.width)
-        numbered = [(matcher, index) for index, matcher in enumerate(matchers)]
-        fill_next_token_bitmask_par(self._executor, numbered, bits)
+        fill_next_token_bitmask_par(self._executor, [(m, index) for index, m in enumerate(matchers)], bits)
         return np.unpackbits(bits.view(np.uint8), axis=1, count=self.width, bitorder="little").view(np.bool_)
 
     def spell(self, text: bytes) -> list[int]:
-        """Return tokens that spell these bytes, from the left the longest that fits."""
+        """Return tokens that spell these bytes, greedily the longest from the left."""
         ids: list[int] = []
         while text:
             lengths = range(min(self.longest, len(text)), 0, -1)
-            token, length = next((self._of_piece[text[:n]], n) for n in lengths if text[:n] in self._of_piece)
+            token, length = next(
+                (self._token_of_piece[text[:n]], n) for n in lengths if text[:n] in self._token_of_piece
+            )
             ids.append(token)
             text = text[length:]
         return ids
 
 
 class Row:
-    """One answer that is being written.
+    """One unfinished answer.
 
-    `taken`: tokens written. `forced`: too little room was left for a token that the model
-    preferred. `reserve`: with more room than this any token leaves room for closing the answer.
+    Attributes:
+        length: The number of its tokens.
+        forced: True if the token limit ruled out a token that the model preferred.
+        reserve: The number of remaining tokens above which any token leaves room to close.
     """
 
     def __init__(self, vocabulary: Vocabulary, response: str) -> None:
@@ -127,22 +131,22 @@ class Row:
         self.matcher = vocabulary.matcher(self._quotable.grammar(vocabulary.lead))
         words = (len(vocabulary.spell(word)) for word in self._quotable.words)
         self.reserve = sum(len(vocabulary.spell(part)) for part in CLOSING) + max(words, default=0) + MARGIN
-        self._string: bytes | None = None  # what is written of the open string
-        self.taken = 0
+        self._string: bytes | None = None  # the content of the open string so far
+        self.length = 0
         self.ended = self.forced = False
 
-    def take(self, token: int) -> None:
-        """Write one token.
+    def advance(self, token: int) -> None:
+        """Append one token.
 
         Raises:
-            RuntimeError: the grammar forbids it.
+            RuntimeError: The grammar forbids the token.
         """
-        self.taken += 1
+        self.length += 1
         if token in self._vocabulary.stops:
             self.ended = True
             return
         if not self.matcher.consume_token(token):
-            raise RuntimeError(f"grounded decoding took a token it forbids: {self.matcher.get_error()}")
+            raise RuntimeError(f"grounded decoding sampled a forbidden token: {self.matcher.get_error()}")
         for byte in self._vocabulary.pieces[token]:
             if byte == QUOTE and not _escapes(self._string):
                 self._string = b"" if self._string is None else None
@@ -150,47 +154,46 @@ class Row:
                 self._string += bytes([byte])
 
     def allows(self, token: int) -> bool:
-        """True if the grammar allows a token next: quicker than a mask."""
+        """Return True if the grammar allows a token next; faster than a mask."""
         return bool(self.matcher.validate_tokens([token]) == 1)
 
     def has_room(self, token: int, room: int) -> bool:
-        """True if the answer can be closed and its turn ended, with this token as the next of
-        `room`."""
+        """Return True if the answer can end within `room` tokens that start with this one."""
         if room > self.reserve or token in self._vocabulary.stops:
             return True
         row = copy.copy(self)
         row.matcher = self.matcher.deep_copy()
-        row.take(token)
+        row.advance(token)
         for _ in range(room - 1):
-            row.take(row.closing())
+            row.advance(row.closing_token())
             if row.ended:
                 return True
         return False
 
-    def closing(self) -> int:
-        """Return the next token on a short way to the end of the answer and of its turn."""
+    def closing_token(self) -> int:
+        """Return the next token on a short path to the end of the answer and its turn."""
         if self.matcher.is_accepting():
             return self._vocabulary.stops[0]
-        if settled := self.matcher.compute_ff_tokens():
-            return int(settled[0])
-        for token in self._closers():
+        if determined := self.matcher.compute_ff_tokens():
+            return int(determined[0])
+        for token in self._closing_tokens():
             if self.allows(token):
                 return token
         mask = self._vocabulary.masks([self.matcher])[0]
         order = self._vocabulary.shortest_first
         return int(order[mask[order]][0])
 
-    def _closers(self) -> Iterator[int]:
+    def _closing_tokens(self) -> Iterator[int]:
         if self._string is None:
             yield from (self._vocabulary.spell(closer)[0] for closer in (b"}", b"]"))
             return
         yield self._vocabulary.spell(b'"')[0]
-        if rest := self._quotable.complete_word(self._string):
-            yield self._vocabulary.spell(rest)[0]
+        if remainder := self._quotable.complete_word(self._string):
+            yield self._vocabulary.spell(remainder)[0]
 
 
 class GroundedAnswers:
-    """The constraint on answers to texts (`generate.Constraint`): answer i may quote `texts[i]`."""
+    """The constraint (`generate.Constraint`) that answer i quotes only `texts[i]`."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str], settings: SamplingSettings) -> None:
         self._vocabulary = vocabulary
@@ -200,20 +203,19 @@ class GroundedAnswers:
 
     @property
     def forced(self) -> list[bool]:
-        """Of each answer, whether the token limit decided what it says (`Row.forced`)."""
+        """For each answer, True if the token limit changed it (`Row.forced`)."""
         return [self._rows[answer].forced for answer in range(len(self._texts))]
 
-    def __call__(self, answers: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
-        """Scores (N, V) with -inf where a token cannot come next; `written`: the last tokens of
-        these answers."""
+    def __call__(self, answers: Sequence[int], last_tokens: Sequence[int], scores: Tensor) -> Tensor:
+        """Return the logits (N, V) of N answers with -inf at forbidden tokens."""
         for answer in answers:
             if answer not in self._rows:
                 self._rows[answer] = Row(self._vocabulary, self._texts[answer])
         rows = [self._rows[answer] for answer in answers]
-        for row, token in zip(rows, written, strict=False):
+        for row, token in zip(rows, last_tokens, strict=False):  # empty before the first token
             if not row.ended:
-                row.take(token)
-        room = self._settings.max_new_tokens - max(row.taken for row in rows)
+                row.advance(token)
+        room = self._settings.max_new_tokens - max(row.length for row in rows)
         open_rows = [index for index, row in enumerate(rows) if not row.ended]
         if self._settings.temperature == 0 or any(room <= rows[index].reserve for index in open_rows):
             return self._likeliest(rows, scores, room)
@@ -223,8 +225,10 @@ class GroundedAnswers:
         return masked
 
     def _likeliest(self, rows: Sequence[Row], scores: Tensor, room: int) -> Tensor:
-        """Mask all but one token of each row. A mask is made only where the likeliest token is not
-        allowed."""
+        """Mask all but the likeliest allowed token of each row.
+
+        Masks are computed only for rows whose likeliest token is forbidden.
+        """
         tokens = scores.argmax(dim=-1)
         others = [i for i, row in enumerate(rows) if not row.ended and not row.allows(int(tokens[i]))]
         if others:
@@ -232,7 +236,7 @@ class GroundedAnswers:
             tokens[others] = scores[others].masked_fill(~masks, -torch.inf).argmax(dim=-1)
         for index, row in enumerate(rows):
             if not row.ended and not row.has_room(int(tokens[index]), room):
-                tokens[index], row.forced = row.closing(), True
+                tokens[index], row.forced = row.closing_token(), True
         column = tokens[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, column, scores.gather(1, column))
 
@@ -240,12 +244,11 @@ class GroundedAnswers:
         masks = self._vocabulary.masks([row.matcher for row in rows])[:, : scores.shape[1]]
         for row, mask, token in zip(rows, masks, scores.argmax(dim=-1).tolist(), strict=True):
             if not mask[token] and mask.sum() == 1:
-                # Where the next bytes are settled the engine allows one spelling; the model may
-                # prefer another.
+                # If the next bytes are determined, the engine allows only one of their spellings.
                 mask[token] = row.allows(token)
         return masks
 
 
 def _escapes(text: bytes | None) -> bool:
-    """True if text in a string ends in a backslash that waits for its letter."""
+    """Return True if the content of a string ends in an unfinished escape."""
     return text is not None and (len(text) - len(text.rstrip(b"\\"))) % 2 == 1

@@ -1,9 +1,8 @@
-"""Loading policies from a hub name or a folder: safetensors and JSON only.
+"""Load policies from a hub name or a folder: safetensors and JSON only.
 
-An adapter stays apart from its base weights wherever it is used, trained or written: a merged
-weight in a half type loses most of what was trained (at a learning rate of 1e-5 three quarters).
-Where all weights are to be trained, and in `text2grad merge`, it is merged in float32, one layer at
-a time, on the CPU.
+An adapter is kept separate from its base weights: a merged half-precision weight loses most of the
+training (three quarters at a learning rate of 1e-5). It is merged only in `text2grad merge` and to
+train all weights, and then in float32, one layer at a time, on the CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from text2grad.policy.files.gguf import is_gguf, local_model
 from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import VALUE_FILE, VALUE_TRUNK, head_files
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
+from text2grad.policy.files.weights import load_complete, load_head, refuse_not_finite, refuse_other_vocabulary
 from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -36,24 +35,23 @@ from text2grad.policy.settings import LoraSettings, PolicySettings
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
 
-_OF_TOKENS = re.compile(r"(embed_tokens|lm_head|wte|embed_out)\.(?!.*lora_).*weight$")
-"""Names of matrices with a row for each token, in adapters that learned them whole."""
+_TOKEN_MATRICES = re.compile(r"(embed_tokens|lm_head|wte|embed_out)\.(?!.*lora_).*weight$")
+"""Names of matrices with one row per token, in adapters that contain all of their weights."""
 
 
 def load_policy(settings: PolicySettings) -> Policy:
-    """Load a policy to be trained.
+    """Load a policy to train.
+
+    With `settings.lora` a plain model gets a new adapter, and a loaded adapter is trained further,
+    with a frozen copy as reference. Without it all weights are trained, and a loaded adapter is
+    merged into them.
 
     Args:
         settings: `model` is a hub name, or a folder written by `write_policy` or `save_pretrained`.
 
-    Returns:
-        The policy. With `settings.lora` a plain model gets a new adapter, and an adapter that is
-        loaded is trained further, its reference being a frozen copy. Without, all weights are
-        trained, and a loaded adapter is merged into them.
-
     Raises:
-        UserError: the folder or name has no model or tokenizer, its adapter is not as
-            `settings.lora` says, or the device does not exist.
+        UserError: The model or its tokenizer is missing, its adapter differs from `settings.lora`,
+            or the device does not exist.
     """
     device, folder = choose_device(settings.device), Path(settings.model)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
@@ -72,18 +70,13 @@ def load_policy(settings: PolicySettings) -> Policy:
 
 
 def load_frozen(settings: PolicySettings) -> Policy:
-    """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its
-    base weights.
+    """Load a policy for inference, with its score or span head if it has one.
 
     Args:
-        settings: as for `load_policy`; `lora` and `value_head`, which are about training, are
-            ignored.
-
-    Returns:
-        The policy, with a head that scores or labels if it has one.
+        settings: As for `load_policy`; `lora` and `value_head` are ignored.
 
     Raises:
-        UserError: the folder or name has no model or tokenizer, or the device does not exist.
+        UserError: The model or its tokenizer is missing, or the device does not exist.
     """
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
@@ -95,30 +88,31 @@ def load_frozen(settings: PolicySettings) -> Policy:
 
 
 def load_heads(policy: Policy, folder: Path) -> None:
-    """Give a policy the heads that were saved in a folder, if any were, to be used and not
-    trained."""
-    for name, saved in head_files(folder).items():
+    """Add the heads saved in a folder to a policy, frozen."""
+    for name, file in head_files(folder).items():
         head = add_head(policy, name)
-        load_head(head, saved)
+        load_head(head, file)
         head.requires_grad_(False)
 
 
 def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_head"], step: float = STEP) -> Head:
-    """Give a policy a head that scores answers or labels tokens, before its weights are split."""
+    """Add a head that scores answers or labels tokens, before the weights are sharded."""
     head = Head(policy.hidden_size, SCORE if name == "score_head" else LABEL, step).to(policy.device)
     setattr(policy, name, head)
     return head
 
 
 def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
-    """Load a model as `settings.lora` says, with the exact values of merged weights that its half
-    type rounded.
+    """Load a trainable model, and the float32 values of merged weights that were rounded.
 
-    They are named as the weights of the policy whose `part` the model is.
+    Args:
+        part: The policy's attribute for the model, which prefixes the names of the weights.
+        name: A folder or hub name.
+        settings: The adapters and the type of the weights.
     """
     if not is_adapter(name):
         model = load_model(name, settings.dtype)
-        return add_lora(model, settings.lora, base_of(name)) if settings.lora else model, {}
+        return add_lora(model, settings.lora, base_model_name(name)) if settings.lora else model, {}
     if settings.lora:
         _refuse_other_shape(Path(name), settings.lora)
         return load_model(name, settings.dtype, settings.lora), {}
@@ -133,16 +127,14 @@ def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any
 
 
 def is_adapter(name: str) -> bool:
-    """True if a name is a folder that holds an adapter without its base weights."""
+    """Return True if a name is a folder with an adapter without its base weights."""
     return (Path(name) / ADAPTER_CONFIG).is_file()
 
 
-def base_of(name: str) -> str:
-    """Return the model whose weights the adapter in a folder belongs to; a plain model is its own
-    base.
+def base_model_name(name: str) -> str:
+    """Return the base model of an adapter, or the model itself.
 
-    A converted GGUF model keeps the name in `policy.model`, not that of its folder in this user's
-    cache.
+    A converted GGUF model has the name in `policy.model`, not that of its folder in the cache.
     """
     if is_adapter(name):
         name = str(_adapter_config(Path(name))[BASE])
@@ -162,13 +154,15 @@ def _adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
-    """Load a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of
-    `lora`.
+    """Load the model of a folder or hub name; pickled weights are refused, as they can run code.
 
-    Pickled weights are refused: they can run code.
+    Args:
+        name: A folder or hub name, of a model or an adapter.
+        dtype: The type of the weights, or `auto`.
+        lora: Trains the adapter with this dropout; None: the adapter is frozen.
 
     Raises:
-        UserError: there is no model, a file of it is damaged, or its adapter does not fit its base.
+        UserError: The model is missing or damaged, or its adapter does not fit its base.
     """
     name = local_model(name)
     folder = Path(name)
@@ -179,9 +173,9 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     try:
         if is_adapter(name):
             return _adapted_model(folder, dtype, lora)
-        return load_whole(name, dtype)
+        return load_complete(name, dtype)
     except SafetensorError as error:
-        cure = "download it again whole; a file of a few lines is a Git LFS pointer: git lfs pull"
+        cure = "download it again; if a file has only a few lines, it is a Git LFS pointer: git lfs pull"
         raise UserError(f"no model in {name!r}: its weights are damaged: {first_line(error)}", cure) from error
     except (OSError, ValueError) as error:
         cure = "give a model folder or a hub name"
@@ -189,18 +183,18 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
-    """Load an adapter on its base."""
+    """Load an adapter on its base model."""
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
-    base = base_of(str(folder))
+    base = base_model_name(str(folder))
     if Path(base).is_absolute() and not Path(base).exists():
-        raise _other_base(folder, base, "there is no such folder")
+        raise _wrong_base(folder, base, "the folder does not exist")
     model = load_model(base, dtype)
     _refuse_added_tokens(folder, base, model.get_input_embeddings().weight.shape[0])
     config = None
     if lora:
         config = LoraConfig.from_pretrained(str(folder))
-        config.lora_dropout = lora.dropout  # how it is trained, not what it is
+        config.lora_dropout = lora.dropout  # not part of the weights, so it may change
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")  # peft would initialise them at random
         try:
@@ -208,49 +202,44 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
             )
         except (RuntimeError, UserWarning) as error:
-            raise _other_base(folder, base, first_line(error)) from error
-    with safe_open(str(folder / ADAPTER_FILE), "pt") as file:  # peft drops what does not belong to the base
+            raise _wrong_base(folder, base, first_line(error)) from error
+    with safe_open(str(folder / ADAPTER_FILE), "pt") as file:  # peft ignores weights unknown to the base
         saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     refuse_not_finite(str(folder / ADAPTER_FILE), saved.items())
     loaded = get_peft_model_state_dict(adapted, adapter_name=POLICY_ADAPTER, save_embedding_layers=False)
     if unused := sorted(saved.keys() - loaded.keys()):
-        raise _other_base(folder, base, f"{len(unused)} of its weights have no place there, such as {unused[0]}")
+        raise _wrong_base(folder, base, f"{len(unused)} of its weights do not exist there, such as {unused[0]}")
     return adapted
 
 
 def _refuse_added_tokens(folder: Path, base: str, tokens: int) -> None:
-    """Refuse an adapter that was trained with another number of tokens than its base has.
-
-    Raises:
-        UserError: one of its matrices of tokens has another size.
-    """
+    """Refuse an adapter that was trained with another vocabulary size than its base has."""
     with safe_open(str(folder / ADAPTER_FILE), "pt") as file:
-        named = [name for name in file.keys() if _OF_TOKENS.search(name)]  # noqa: SIM118
+        named = [name for name in file.keys() if _TOKEN_MATRICES.search(name)]  # noqa: SIM118
         sizes = {file.get_slice(name).get_shape()[0] for name in named}
     if others := sorted(sizes - {tokens}):
-        problem = f"the adapter in {folder} was trained with {others[0]} tokens, and its base {base} has {tokens}"
-        raise UserError(problem, "resize the base as then, merge the adapter, and give the merged folder")
+        problem = f"the adapter in {folder} was trained with {others[0]} tokens, but its base {base} has {tokens}"
+        raise UserError(problem, "resize the base to that number, merge the adapter, and use the merged folder")
 
 
-def _other_base(folder: Path, base: str, reason: str) -> UserError:
+def _wrong_base(folder: Path, base: str, reason: str) -> UserError:
     cure = f"name the model it was trained on as {BASE} in {folder / ADAPTER_CONFIG}"
     return UserError(f"the adapter in {folder} does not fit its base {base}: {reason[:200]}", cure)
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
-    """Refuse settings of another rank or layers than those of an adapter that is trained
-    further."""
+    """Refuse settings whose rank or layers differ from those of the adapter to continue."""
     config = _adapter_config(folder)
     if config.get("peft_type") != "LORA":
-        problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
+        problem = f"the adapter in {folder} is of type {config.get('peft_type')}; only LORA can be trained further"
         raise UserError(problem, f"text2grad merge {folder} --out NEW, and start from NEW")
-    targets = config["target_modules"]
-    found = [targets] if isinstance(targets, str) else targets
-    shapes = (config["r"], found), (lora.r, found if lora.targets is None else lora.targets)
-    held, asked = (f"r {r}, targets {' '.join(sorted(names))}" for r, names in shapes)
-    if held != asked:
+    modules = config["target_modules"]
+    targets = [modules] if isinstance(modules, str) else modules
+    shapes = (config["r"], targets), (lora.r, targets if lora.targets is None else lora.targets)
+    saved, requested = (f"r {r}, targets {' '.join(sorted(names))}" for r, names in shapes)
+    if saved != requested:
         raise UserError(
-            f"the adapter in {folder} has {held}; the lora settings ask for {asked}",
+            f"the adapter in {folder} has {saved}; the lora settings ask for {requested}",
             f"set lora to the adapter's values, or text2grad merge {folder} --out NEW, and start from NEW",
         )
 
@@ -258,18 +247,18 @@ def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
 def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
     """Merge an adapter into its base weights, layer by layer, in float32.
 
-    Yields the name of each layer, the layer, now in float32, and its weight before.
-    `model.unload()` then removes the adapter.
+    Yields the name of each layer, the merged layer in float32, and its previous weight. Afterwards
+    `model.unload()` removes the adapter.
 
     Raises:
-        UserError: the adapter changes weights that two layers share.
+        UserError: The adapter changes weights that two layers share.
     """
     inner = model.get_base_model()
     shared = inner.config.get_text_config().tie_word_embeddings
     ends = (inner.get_input_embeddings(), inner.get_output_embeddings())
     if shared and any(isinstance(end, BaseTunerLayer) for end in ends):
-        problem = "the adapter changes the output layer or the embeddings, which share their weights"
-        raise UserError(f"{problem}: it cannot be merged", "leave them out of policy.lora.targets")
+        problem = "the adapter cannot be merged: it changes the output layer or embeddings, which share weights"
+        raise UserError(problem, "leave them out of policy.lora.targets")
     for name, module in list(inner.named_modules()):
         if isinstance(module, BaseTunerLayer):
             layer: Any = module.get_base_layer().float()
@@ -282,12 +271,12 @@ def add_lora(model: Any, settings: LoraSettings, base: str) -> Any:
     """Wrap a model in trainable low-rank adapters; the base weights are frozen.
 
     Args:
-        model: the loaded model, which is changed.
-        settings: of the adapters.
-        base: the name of the base model in the adapter's configuration.
+        model: The loaded model, which is changed in place.
+        settings: Settings of the adapters.
+        base: The name of the base model in the adapter's configuration.
 
     Raises:
-        UserError: a target module is not in the model.
+        UserError: A target module is not in the model.
     """
     config = LoraConfig(
         r=settings.r,
@@ -306,17 +295,17 @@ def add_lora(model: Any, settings: LoraSettings, base: str) -> Any:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """Return the names of all linear layers, each once, without the output layer."""
+    """Return the distinct names of all linear layers except the output layer."""
     last = model.get_output_embeddings()
     layers = ((name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear | Conv1D))
     return sorted({name.rpartition(".")[2] for name, part in layers if part is not last})
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a device; `auto` is this process's CUDA device if there is one, else the CPU.
+    """Return a device; `auto` is this process's CUDA device if available, else the CPU.
 
     Raises:
-        UserError: there is no such device.
+        UserError: The device does not exist.
     """
     if name == "auto":
         local = int(os.environ.get("LOCAL_RANK", "0"))

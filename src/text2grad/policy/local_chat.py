@@ -1,4 +1,4 @@
-"""A local model as a chat endpoint: how the trained reward model answers."""
+"""A local model as a chat endpoint, used for trained reward models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message, Overlap
-from text2grad.policy.encode import encode_prompt
+from text2grad.policy.encode import count_excess, encode_prompt
 from text2grad.policy.generate import generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
@@ -16,18 +16,17 @@ from text2grad.wire.quotable import drop_unresolved
 
 
 class LocalChat:
-    """A model of this process as a chat endpoint: how the trained reward model answers (see
-    `chat.Chat`).
-
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage`
-    sums the tokens of all answers.
+    """A model in this process as a chat endpoint (see `chat.Chat`).
 
     Args:
-        policy: the model.
-        settings: of its sampling.
-        name: its name in records and messages.
-        vocabulary: the model's tokens as bytes, for grounded answers.
-        counted: takes the number of answers to write, and returns a `progress` for `generate`.
+        policy: The model.
+        settings: Settings of its sampling.
+        name: Its name in records and messages.
+        vocabulary: Its tokens as bytes, to ground answers in the judged text (`policy.grounded`).
+        make_progress: Takes the number of answers and returns a `progress` for `generate`.
+
+    Attributes:
+        usage: The token counts of all answers.
     """
 
     def __init__(
@@ -36,31 +35,29 @@ class LocalChat:
         settings: SamplingSettings,
         name: str,
         vocabulary: Vocabulary | None = None,
-        counted: Callable[[int], Callable[[float], None]] = lambda total: lambda count: None,
+        make_progress: Callable[[int], Callable[[float], None]] = lambda total: lambda count: None,
     ) -> None:
         self.policy = policy
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
         self.settings = settings
         self.name = name
         self._vocabulary = vocabulary
-        self._counted = counted
+        self._make_progress = make_progress
         self.usage: Counter[str] = Counter()
 
     def excess(self, conversation: Sequence[Message]) -> int:
-        """Tokens by which the conversation with a full answer exceeds the model's context."""
-        length = len(encode_prompt(self.policy.tokenizer, conversation)) + self.settings.max_new_tokens
-        limit = self.policy.context
-        return 0 if limit is None else length - limit
+        """Return the tokens by which a conversation and a full answer exceed the context."""
+        room = self.settings.max_new_tokens
+        return count_excess(self.policy.tokenizer, conversation, self.policy.context, room)
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
-        """Answer each conversation; one that leaves no room for an answer is a typed failure, never
-        cut."""
+        """Answer each conversation; return a failure for one that leaves no room for an answer."""
         return self._answer(conversations, [None] * len(conversations))
 
     def complete_about(
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
     ) -> list[Completion | Failure]:
-        """Answer each conversation, where answer i is a critique of `texts[i]`."""
+        """Answer each conversation with a critique of `texts[i]`."""
         return self._answer(conversations, texts if self._vocabulary else [None] * len(texts))
 
     def _answer(
@@ -68,29 +65,28 @@ class LocalChat:
     ) -> list[Completion | Failure]:
         tokenizer, limit, room = self.policy.tokenizer, self.policy.context, self.settings.max_new_tokens
         prompts = [tuple(encode_prompt(tokenizer, messages)) for messages in conversations]
-        # Greedy answers to equal questions are equal, so each is generated once; samples differ by
-        # number.
+        # Equal greedy answers are generated once. Sampled ones differ, so their keys are numbered.
         numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
         questions = list(zip(prompts, texts, numbers, strict=True))
         fitting = [key for key in dict.fromkeys(questions) if limit is None or len(key[0]) + room <= limit]
         about = [text for _, text, _ in fitting if text is not None]
         grounding = GroundedAnswers(self._vocabulary, about, self.settings) if self._vocabulary and about else None
-        progress = self._counted(len(fitting))
+        progress = self._make_progress(len(fitting))
         samples = generate(self.policy, [ids for ids, _, _ in fitting], self.settings, grounding, progress=progress)
         forced = grounding.forced if grounding else [False] * len(fitting)
         answers: dict[tuple[tuple[int, ...], str | None, int], Completion] = {}
-        for key, sample, closed in zip(fitting, samples, forced, strict=True):
+        for key, sample, was_forced in zip(fitting, samples, forced, strict=True):
             words = tokenizer.decode(sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if key[1] is not None and not sample.truncated:
                 words = drop_unresolved(words, key[1])
             usage = {"input_tokens": float(len(key[0])), "output_tokens": float(len(sample.ids))}
             self.usage.update({name: int(count) for name, count in usage.items()})
             answers[key] = Completion(
-                text=words, truncated=sample.truncated, forced=closed, score=sample.verdict, usage=usage
+                text=words, truncated=sample.truncated, forced=was_forced, score=sample.verdict, usage=usage
             )
-        return [answers[key] if key in answers else _too_long(len(key[0]), room, limit) for key in questions]
 
+        def too_long(ids: tuple[int, ...]) -> Failure:
+            message = f"{len(ids)} prompt and {room} new tokens exceed the context of {limit}"
+            return Failure(kind="unsupported", message=message)
 
-def _too_long(length: int, room: int, limit: int | None) -> Failure:
-    message = f"{length} prompt and {room} new tokens exceed the context of {limit}"
-    return Failure(kind="unsupported", message=message)
+        return [answers[key] if key in answers else too_long(key[0]) for key in questions]

@@ -1,5 +1,7 @@
-"""What a policy is made of and how it speaks. Plain settings; importing this module imports no
-torch."""
+"""Settings of a policy and of its sampling.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ def _as_word(value: object) -> object:
 
 
 Grounding = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
-"""YAML reads on and off as true and false."""
+"""Modes of grounded decoding; YAML's booleans are accepted for on and off."""
 
 
 class LoraSettings(Settings):
@@ -29,8 +31,7 @@ class LoraSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """The model that is trained: where it is, how it is adapted and addressed, and its value
-    function."""
+    """The trained model: its source, adapters, chat template and value function."""
 
     model: str = Field(
         description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
@@ -48,7 +49,7 @@ class PolicySettings(Settings):
 
 
 class SamplingSettings(Settings):
-    """How one text is sampled."""
+    """Settings of sampling one text."""
 
     max_new_tokens: int = Field(default=256, ge=1, description="longest response")
     temperature: float = Field(default=1.0, ge=0.0, description="0: greedy")
@@ -56,7 +57,7 @@ class SamplingSettings(Settings):
 
 
 class GenerationSettings(SamplingSettings):
-    """How responses are sampled. The policy is scored at the temperature at which it sampled."""
+    """Settings of sampling responses; the policy is scored at the sampling temperature."""
 
     max_turns: int = Field(
         default=8,
@@ -66,7 +67,6 @@ class GenerationSettings(SamplingSettings):
 
 
 class TinySettings(Settings):
-    """The model that is made from scratch where `policy.model` is `tiny`; its shape is the
-    task's."""
+    """The model made from scratch for `policy.model: tiny`; the task defines its shape."""
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")

@@ -1,6 +1,6 @@
-"""A byte-level BPE and a Llama of about a million parameters, made on the spot.
+"""A byte-level BPE and a Llama of about a million parameters, made from scratch.
 
-For the embedded demo and for tests: no download, the same code path as a large model.
+For the embedded demo and for tests: they need no download and take the code path of large models.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from text2grad.errors import UserError
 from text2grad.settings import TinyShape as TinyShape
 
 CONTEXT = 2048
-"""Tokens that a tiny model reads: prompt and response together. Its positions rotate, so more cost
-no weights."""
+"""Context of a tiny model, in tokens. Its positions are rotary, so a longer one adds no weights."""
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 WORD, PHRASE = r"[A-Za-z_]+ ?", r"(?:[A-Za-z_]+ )*[A-Za-z_]+ ?"
-# Line starts, tags, JSON keys, words, digits, punctuation, blanks.
+# Line starts, tags, JSON keys, words, digits, punctuation, spaces.
 PIECES = r"\n *|</?[a-z]+>|\"[a-z_]+\": |{words}|[0-9]|[^\sA-Za-z0-9_]+ ?| +"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -32,17 +31,19 @@ CHAT_TEMPLATE = (
 def make_tokenizer(
     texts: Iterable[str], vocabulary: int, longest: int = 20, phrases: bool = True
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest`
-    characters.
+    """Train a byte-level BPE, which encodes any Unicode text.
 
-    With `phrases` a token may hold several words: half the tokens, but only for text whose quotes
-    begin where tokens do, as the lines of a program. A quote of prose begins at any word.
+    Args:
+        texts: The training data.
+        vocabulary: The largest number of tokens.
+        longest: The largest number of characters in a token.
+        phrases: Allow tokens of several words, which halves the number of tokens. This suits texts
+            whose quotes start at token boundaries, such as lines of a program.
     """
     core = Tokenizer(models.BPE())
-    # Merges may cross spaces between words (as in SuperBPE, arXiv 2503.13423): fewer tokens, and a
-    # small model on a # CPU has no time to spell. A space belongs to the word before it, digits
-    # stay single, and punctuation stays # apart, so that a phrase has the same tokens in a program
-    # and in a quote of it: a critic must copy.
+    # Merges may cross spaces (as in SuperBPE, arXiv 2503.13423), so that answers are short enough
+    # for a CPU. A space belongs to the word before it, and digits and punctuation are separate
+    # tokens, so a phrase has the same tokens in a program and in a quote: a critic must copy.
     pattern = PIECES.replace("{words}", PHRASE if phrases else WORD)
     pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -76,20 +77,20 @@ def make_tiny_model(
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
 
     Args:
-        folder: their folder.
-        texts: training data of the tokenizer.
-        vocabulary: its size, at most.
-        context: the longest sequence of the model, in tokens.
-        shape: the size of the model.
-        seed: the seed of its weights.
+        folder: The new folder.
+        texts: The training data of the tokenizer.
+        vocabulary: The largest number of tokens.
+        context: The longest sequence of the model, in tokens.
+        shape: The size of the model.
+        seed: The seed of its weights.
 
     Raises:
-        UserError: the heads do not share the hidden size evenly.
+        UserError: The hidden size is not a multiple of twice the number of heads.
     """
     shape = shape or TinyShape()
     if shape.hidden % (2 * shape.heads):
-        problem = f"a hidden size of {shape.hidden} is not an even number for each of {shape.heads} heads"
-        raise UserError(problem, f"take a multiple of {2 * shape.heads}")
+        problem = f"{shape.heads} heads do not divide a hidden size of {shape.hidden} into even sizes"
+        raise UserError(problem, f"use a multiple of {2 * shape.heads}")
     tokenizer = make_tokenizer(texts, vocabulary, shape.longest, shape.phrases)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -360,10 +360,10 @@ class RewardModel:
         Raises:
             UserError: there is no reward model, or its base weights differ from those of `shared`.
         """
-        from text2grad.policy.adapters import beside
+        from text2grad.policy.adapters import load_second_adapter
 
         folder = self.run.reward_model()
-        return self.run.load_model(folder) if shared is None else beside(shared, folder, ADAPTER)
+        return self.run.load_model(folder) if shared is None else load_second_adapter(shared, folder, ADAPTER)
 
     @property
     def prompt_and_source(self) -> tuple[str, Source]:
@@ -403,7 +403,7 @@ class RewardModel:
 
         It returns 0 if the model's folder is on another machine.
         """
-        from text2grad.policy.encode import encode_prompt
+        from text2grad.policy.encode import count_excess
         from text2grad.policy.files.tokenizer import load_tokenizer
         from text2grad.policy.files.weights import read_config
 
@@ -412,11 +412,7 @@ class RewardModel:
             return lambda conversation: 0
         tokenizer, config = load_tokenizer(str(folder)), read_config(str(folder)).get_text_config()
         limit, room = getattr(config, "max_position_embeddings", None), self.settings.max_new_tokens
-
-        def excess(conversation: Sequence[Message]) -> int:
-            return 0 if limit is None else len(encode_prompt(tokenizer, conversation)) + room - limit
-
-        return excess
+        return lambda conversation: count_excess(tokenizer, conversation, limit, room)
 
     def over(self, model: Policy) -> PromptedCritic | TaggerCritic:
         """Return the critic over the loaded model: it writes z or only the verdict, or tags tokens.
@@ -424,7 +420,7 @@ class RewardModel:
         Raises:
             UserError: the model was trained as the other kind.
         """
-        from text2grad.policy.grounded import vocabulary_for
+        from text2grad.policy.grounded import make_vocabulary
         from text2grad.policy.heads.tagger import Tagger
         from text2grad.policy.local_chat import LocalChat
 
@@ -439,7 +435,7 @@ class RewardModel:
         verdict_only = self.by_score and model.score_head is not None
         tokens = 1 if verdict_only else settings.max_new_tokens
         greedy = SamplingSettings(max_new_tokens=tokens, temperature=0.0, batch_size=self.batch_size)
-        vocabulary = None if verdict_only else vocabulary_for(model, settings.grounded)
+        vocabulary = None if verdict_only else make_vocabulary(model, settings.grounded)
         progress = progress_reporter("verdicts" if verdict_only else "critiques")
         chat = LocalChat(model, greedy, name, vocabulary, progress)
         return PromptedCritic(chat, prompt, source, verdict_only=verdict_only)

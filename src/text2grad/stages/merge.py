@@ -30,7 +30,15 @@ from text2grad.policy.files.manifest import refuse_damaged
 from text2grad.policy.files.save import head_files, make_readable
 from text2grad.policy.files.smollm2 import GGUF, HUB_NAME
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, BASE, base_of, is_adapter, load_model, merge_layers
+from text2grad.policy.load import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    BASE,
+    base_model_name,
+    is_adapter,
+    load_model,
+    merge_layers,
+)
 from text2grad.stages import Summary
 from text2grad.stages.run_folder import GATE_FILE, RunFolder
 from text2grad.stages.training import MODEL_NOTE, prepare
@@ -161,7 +169,7 @@ def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
         raise UserError(f"{source} is a full model, not an adapter", "merge it without --adapter")
     refuse_damaged(source)
     config = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    config[BASE] = base or _name_of_base(base_of(str(source)))
+    config[BASE] = base or _name_of_base(base_model_name(str(source)))
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source / ADAPTER_FILE, out / ADAPTER_FILE)
     (out / ADAPTER_CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")

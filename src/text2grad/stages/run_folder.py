@@ -195,9 +195,9 @@ class RunFolder:
             return load_tokenizer(self.base.model, self.base.chat_template)
 
         def write(turn: AssistantTurn) -> str:
-            from text2grad.policy.files.tokenizer import written_turn
+            from text2grad.policy.files.tokenizer import render_turn
 
-            text = written_turn(tokenizer(), *turn)
+            text = render_turn(tokenizer(), *turn)
             cure = f"the chat template of {self.base.model} does not support it"
             return default_turn_text(turn, cure) if text is None else text
 

@@ -20,7 +20,7 @@ from text2grad.feedback import (
     human_feedback_on,
 )
 from text2grad.policy.encode import encode_prompt, encode_prompts
-from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
+from text2grad.policy.episode import MakeEnvironment, decode_sample, play
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -53,7 +53,7 @@ def sample(
     for example, item in zip(examples, played, strict=True):
         runs = groupby(zip(item.ids, item.mask or [], strict=True), key=itemgetter(1))
         turns = [[index for index, _ in run] for is_sampled, run in runs if is_sampled]
-        episodes.append((turns, words_and_tokens(table, example, item)[0]))
+        episodes.append((turns, decode_sample(table, example, item)[0]))
     return episodes
 
 

@@ -22,7 +22,7 @@ from text2grad.feedback import Critic, Critique, Example, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
-from text2grad.policy.model import Policy, context_of
+from text2grad.policy.model import Policy, context_length
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import (
     CriticFactory,
@@ -191,7 +191,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         examples = factory.admitted(examples)
         policy = verl.Skeleton.of(stage.run.policy())
         prompts = encode_prompts(
-            policy.tokenizer, examples, context_of(policy.model), config.generation.max_new_tokens
+            policy.tokenizer, examples, context_length(policy.model), config.generation.max_new_tokens
         )
         prompt_tokens, has_environment = max(map(len, prompts)), get_environment_factory(task) is not None
         verl.refuse_unfit(verl_job(config, stage, prompt_tokens, has_environment))
@@ -340,7 +340,7 @@ def _count_tokens(policy: Policy, record: Feedback) -> int:
     """Count the tokens of a prompt and its answer."""
     ids = _sampled_ids(record)
     if isinstance(record.response, Transcript):
-        return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).whole)
+        return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).all_ids)
     answer = ids or encode_target(policy.tokenizer, record.response)
     return len(encode_prompt(policy.tokenizer, record.prompt)) + len(answer)
 

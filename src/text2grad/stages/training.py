@@ -53,7 +53,7 @@ from text2grad.feedback import Example
 from text2grad.json_text import split_lines, to_json
 from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.files.gguf import origin_of
+from text2grad.policy.files.gguf import find_origin
 from text2grad.policy.load import choose_device
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
@@ -87,7 +87,7 @@ def prepare(config: Config, multi_process: bool = False) -> RunFolder:
 def write_settings(config: Config, folder: Path) -> None:
     """Write the settings next to their results, with the origin of a GGUF model's weights."""
     write_atomically(folder / "config.yaml", sign(dump_config(config)))
-    if origin := origin_of(config.policy.model):
+    if origin := find_origin(config.policy.model):
         write_json(folder / MODEL_NOTE, origin)
     else:
         (folder / MODEL_NOTE).unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.heads.head import UNLABELLED
-from text2grad.policy.heads.tagger import place_in
+from text2grad.policy.heads.tagger import find_text
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
 
@@ -138,7 +138,7 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
     """Return the label of every token of the prompt, `UNLABELLED` outside the marked texts."""
     labels = np.full(len(aligned), UNLABELLED)
     for marked in pair.marked:
-        start = place_in(aligned, pair.prompt[-1].content, marked.start, marked.text)
+        start = find_text(aligned, pair.prompt[-1].content, marked.start, marked.text)
         if start is None:
             raise UserError(
                 f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",

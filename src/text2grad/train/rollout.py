@@ -17,7 +17,7 @@ from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit,
 from text2grad.errors import CritiquesFailed, NotFinite
 from text2grad.feedback import Critic, Example, Failure, Judgement, count_critic_tokens, get_judgements
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
+from text2grad.policy.episode import MakeEnvironment, decode_sample, play
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -137,7 +137,7 @@ def judge(
     settings: CreditSettings,
 ) -> Responses:
     """Critique the text of the sampled ids, and turn the spans into credit for these ids."""
-    decoded = [words_and_tokens(table, *pair) for pair in zip(examples, samples, strict=True)]
+    decoded = [decode_sample(table, *pair) for pair in zip(examples, samples, strict=True)]
     texts, aligned = [text for text, _ in decoded], [tokens for _, tokens in decoded]
     tokens_before = count_critic_tokens(critic)
     judgements = [require_score(item, settings) for item in get_judgements(critic, examples, texts)]
@@ -212,7 +212,7 @@ def measure_policy(
 
     def fill(rows_per_pass: int) -> None:
         index = torch.arange(len(batch.mask), device=device)
-        for rows in batch.passes(index, rows_per_pass, grouped=policy.reader.shares):
+        for rows in batch.passes(index, rows_per_pass, grouped=policy.reader.shares_prompts):
             part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
             for name in ("logp", "ref_logp", "kl", "entropy"):

@@ -67,7 +67,7 @@ def accumulate_gradient(
     # One denominator for the whole mini-batch, so the size of a pass does not change the gradient.
     tokens = float(rollout.loss_mask[index].sum())
     # The rows of the mini-batch, short responses first: the rows of a pass need little padding.
-    (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
+    (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares_prompts)
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)

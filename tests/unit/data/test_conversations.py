@@ -16,7 +16,7 @@ from text2grad.data.responses import Item, read_items
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Feedback, Message, Transcript, conversation_of
 from text2grad.jsonl import write_records
-from text2grad.policy.files.tokenizer import written_turn
+from text2grad.policy.files.tokenizer import render_turn
 
 ASK = {"role": "user", "content": "How far is Bern?"}
 DONE = {"role": "assistant", "content": "95 km."}
@@ -196,11 +196,11 @@ SAID = AssistantTurn("", "I look.", [{"name": "route", "arguments": {"to": "Bern
 
 def test_a_template_writes_a_turn_in_its_own_way_or_says_that_it_drops_it() -> None:
     tokenizer = tokenizer_of(Shape(HERMES, IM, "<|im_end|>"))
-    assert written_turn(tokenizer, *SAID) == 'I look.\n[CALL]route{"to": "Bern"}[/CALL]'
-    assert written_turn(tokenizer, "", "", SAID.calls) == '[CALL]route{"to": "Bern"}[/CALL]'
-    assert written_turn(tokenizer, "", "plain", []) == "plain"
+    assert render_turn(tokenizer, *SAID) == 'I look.\n[CALL]route{"to": "Bern"}[/CALL]'
+    assert render_turn(tokenizer, "", "", SAID.calls) == '[CALL]route{"to": "Bern"}[/CALL]'
+    assert render_turn(tokenizer, "", "plain", []) == "plain"
     for turn in (SAID, AssistantTurn("a map", "I look.", [])):
-        assert written_turn(tokenizer_of(Shape(QWEN3, IM, "<|im_end|>")), *turn) is None
+        assert render_turn(tokenizer_of(Shape(QWEN3, IM, "<|im_end|>")), *turn) is None
     assert default_turn_text(AssistantTurn("why", "I look.", [*SAID.calls, *SAID.calls])) == (
         f"<think>\nwhy\n</think>\n\nI look.\n{WRITTEN}\n{WRITTEN}"
     )

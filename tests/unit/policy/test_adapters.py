@@ -19,12 +19,12 @@ from text2grad.durable.identity import hash_starting_weights
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message, Source
-from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
+from text2grad.policy.adapters import BASE_DIGEST, hash_base_weights, load_second_adapter
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
-from text2grad.policy.grounded import vocabulary_for
+from text2grad.policy.grounded import make_vocabulary
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_frozen, load_policy, merge_layers
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
@@ -129,7 +129,7 @@ def test_an_adapter_is_loaded_as_it_was_saved_and_trained_further(base: Path, sf
     assert not torch.equal(logp_of(policy), logp_of(expected))
     assert torch.equal(reference_logp(policy), start), "the reference stays"
     assert same(held(policy, REFERENCE_ADAPTER), held(expected))
-    assert policy.trained().keys() == load_policy(settings(base)).trained().keys()
+    assert policy.trainable_parameters().keys() == load_policy(settings(base)).trainable_parameters().keys()
     write_policy(policy, tmp_path / "ppo")
     assert set(load_file(tmp_path / "ppo" / ADAPTER_FILE)) == set(load_file(sft / ADAPTER_FILE))
     assert json.loads((tmp_path / "ppo" / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == str(base)
@@ -190,7 +190,7 @@ def test_where_all_weights_are_trained_an_adapter_is_merged_in_float32(base: Pat
     policy = load_policy(settings(sft, None))
     assert not isinstance(policy.model, PeftModel)
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
-    assert len(policy.trained()) == len(list(policy.model.parameters())) + 4
+    assert len(policy.trainable_parameters()) == len(list(policy.model.parameters())) + 4
     changed = {
         f"model.{name}.weight": layer.get_delta_weight(POLICY_ADAPTER).float()
         for name, layer in adapted.model.get_base_model().named_modules()
@@ -241,7 +241,7 @@ def test_merging_refuses_weights_that_two_layers_share(base: Path, tmp_path: Pat
     tied.model.save_pretrained(tmp_path / "tied")
     tied.tokenizer.save_pretrained(tmp_path / "tied")
     policy = load_policy(settings(tmp_path / "tied", LORA.model_copy(update={"targets": ("lm_head",)})))
-    with pytest.raises(UserError, match=r"share their weights: it cannot be merged"):
+    with pytest.raises(UserError, match=r"cannot be merged"):
         list(merge_layers(policy.model))
 
 
@@ -255,7 +255,7 @@ def reward_model(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     learned = moved(load_policy(settings(base, lora)), 3, 0.3)
     folder = tmp_path_factory.mktemp("reward") / "policy"
     write_policy(learned, folder)
-    (folder / BASE_DIGEST).write_text(digest_of_base(learned.model))
+    (folder / BASE_DIGEST).write_text(hash_base_weights(learned.model))
     return folder
 
 
@@ -266,7 +266,7 @@ def test_a_reward_model_stands_on_the_base_weights_of_a_policy(base: Path, sft: 
     for start in (base, sft):
         policy = load_policy(settings(start))
         before, base_weights = logp_of(policy), base_pointers(policy)
-        view = beside(policy, reward_model, "reward_model")
+        view = load_second_adapter(policy, reward_model, "reward_model")
         policy.freeze_reference()
         assert base_pointers(view) == base_pointers(policy) == base_weights
         assert torch.equal(logp_of(policy), before)
@@ -291,9 +291,9 @@ def test_training_moves_the_policys_adapter_and_not_a_bit_of_the_other(
     policy = load_policy(settings(base, value_head="shared"))
     with torch.no_grad():
         policy.value_head.outer.weight.fill_(0.1)
-    view = beside(policy, reward_model, "reward_model")
+    view = load_second_adapter(policy, reward_model, "reward_model")
     chat = LocalChat(
-        view, GenerationSettings(max_new_tokens=72, temperature=0.0), "judge", vocabulary_for(view, "on")
+        view, GenerationSettings(max_new_tokens=72, temperature=0.0), "judge", make_vocabulary(view, "on")
     )
     critic = PromptedCritic(chat, "Judge {{prompt}} and {{response}}", Source(kind="reward_model"))
     before = {name: held(policy, name) for name in ("reward_model", POLICY_ADAPTER)}
@@ -315,9 +315,9 @@ def test_what_cannot_be_shared_is_refused(base: Path, reward_model: Path) -> Non
         other.model.get_input_embeddings().weight[0, 0] += 1
     cases = {
         r"set policy\.lora": (load_policy(settings(base, None)), reward_model),
-        f"it lacks {ADAPTER_CONFIG} .*shared true": (load_policy(settings(base)), base),
+        f"{ADAPTER_CONFIG} .*shared true": (load_policy(settings(base)), base),
         "trained on another base model": (other, reward_model),
     }
     for reason, (policy, folder) in cases.items():
         with pytest.raises(UserError, match=reason):
-            beside(policy, folder, "reward_model")
+            load_second_adapter(policy, folder, "reward_model")

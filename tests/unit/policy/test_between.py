@@ -13,8 +13,8 @@ from made_tokenizers import CHATML, byte_fallback_tokenizer, byte_level_tokenize
 from text2grad import errors
 from text2grad.align import TokenTable
 from text2grad.feedback import Message, Transcript
-from text2grad.policy.encode import encode_prompt, encode_target, turn_end
-from text2grad.policy.episode import Thread, encode_turns
+from text2grad.policy.encode import encode_prompt, encode_target, end_of_turn
+from text2grad.policy.episode import Dialogue, encode_turns
 from text2grad.policy.tiny import make_tokenizer
 
 ASKED = [Message(role="user", content="How much?")]
@@ -48,13 +48,13 @@ def test_prompt_turn_and_answer_are_the_prompt_of_the_next_turn(name: str, role:
     """At each of three turns the ids held are those of the conversation so far, and the own ones
     what they were."""
     tokenizer, before = tokenizer_of(SHAPES[name]), [*ASKED]
-    thread, own = Thread(tokenizer, ASKED), []
+    thread, own = Dialogue(tokenizer, ASKED), []
     for number, words in enumerate(WORDS):
         target = encode_target(tokenizer, words)
         thread.add_turn(target)
         thread.add_answer(words, said(role, f"it is {number}"))
         before += [*said("assistant", words), *said(role, f"it is {number}")]
-        assert in_template(name, tokenizer, thread.whole) == encode_prompt(tokenizer, before)
+        assert in_template(name, tokenizer, thread.all_ids) == encode_prompt(tokenizer, before)
         own = [] if name in REWRITING else own + target
         assert [index for index, mine in zip(thread.ids, thread.mask, strict=True) if mine] == own
         assert len(thread.between) == (1 if name in REWRITING else number + 2)
@@ -69,7 +69,7 @@ def test_of_other_tokenizers_too(make: Any) -> None:
     thread = encode_turns(tokenizer, ASKED, transcript("tool"))
     earlier = [*said("assistant", WORDS[0]), *said("tool", "it is 1"), *said("assistant", WORDS[1])]
     before = encode_prompt(tokenizer, [*ASKED, *earlier, *said("tool", "it is 2")])
-    assert thread.whole == [*before, *encode_target(tokenizer, WORDS[2])]
+    assert thread.all_ids == [*before, *encode_target(tokenizer, WORDS[2])]
 
 
 def test_where_earlier_turns_are_rewritten_only_the_last_is_trained_and_one_line_says_so(
@@ -96,7 +96,7 @@ def test_where_earlier_turns_are_rewritten_only_the_last_is_trained_and_one_line
 def test_ids_that_were_sampled_are_kept_and_others_read_anew() -> None:
     """Each turn has the ids it was sampled as, unless these read otherwise."""
     tokenizer = tokenizer_of(SHAPES["phi-4"])
-    end = tokenizer.convert_tokens_to_ids(turn_end(tokenizer))
+    end = tokenizer.convert_tokens_to_ids(end_of_turn(tokenizer))
     letters = [tokenizer(letter, add_special_tokens=False)["input_ids"] for letter in "look up 12"]
     sampled = [[*(index for each in letters for index in each), end], [7, 8, 9, end]]
     assert TokenTable(tokenizer).align(sampled[0]).text == "look up 12"
@@ -110,7 +110,7 @@ def test_the_token_that_begins_another_turn_may_end_a_turn() -> None:
     """GLM ends its answer with the token of the user's turn: it stands there once."""
     tokenizer = tokenizer_of(SHAPES["glm-4.7"])
     user = tokenizer.convert_tokens_to_ids("<|user|>")
-    thread = Thread(tokenizer, ASKED)
+    thread = Dialogue(tokenizer, ASKED)
     thread.add_turn([*encode_target(tokenizer, "4")[:-1], user])
     thread.add_answer("4", said("user", "and now?"))
-    assert thread.whole == encode_prompt(tokenizer, [*ASKED, *said("assistant", "4"), *said("user", "and now?")])
+    assert thread.all_ids == encode_prompt(tokenizer, [*ASKED, *said("assistant", "4"), *said("user", "and now?")])

@@ -20,7 +20,7 @@ from made_tokenizers import TEXTS, byte_fallback_tokenizer, byte_level_tokenizer
 from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
-from text2grad.policy.encode import chat_format, check_lengths, encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.encode import chat_format, check_lengths, encode_prompt, encode_target, end_of_turn, stop_ids
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
@@ -95,7 +95,7 @@ def test_the_end_of_turn_may_be_an_added_token_alone(tmp_path: Path) -> None:
         TOKENIZERS[kind].save_pretrained(tmp_path / kind)
         for made in (TOKENIZERS[kind], load_tokenizer(str(tmp_path / kind))):
             assert end not in made.all_special_tokens
-            assert turn_end(made) == end
+            assert end_of_turn(made) == end
             assert stop_ids(made) == sorted([made.convert_tokens_to_ids(end), made.eos_token_id])
             assert encode_target(made, "yes")[-1] == made.convert_tokens_to_ids(end)
             assert encode_prompt(made, user(f"a{end}b")) == encode_prompt(TOKENIZERS[kind], user(f"a{end}b"))
@@ -107,7 +107,7 @@ def test_a_template_may_write_space_or_nothing_after_an_answer(after: str, end: 
     made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|pad|>")
     made.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
     made.chat_template = "{% for m in messages %}{{ m.content }}" + after + "{% endfor %}"
-    assert turn_end(made) == end
+    assert end_of_turn(made) == end
 
 
 def test_a_models_generation_config_ends_answers_too(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_content_writes_no_control_token_and_loses_no_character(row: tuple[str, 
     if made.unk_token_id not in ids:
         assert text in TokenTable(made).align(ids).text
     target = encode_target(made, text)
-    assert control(target) == [made.convert_tokens_to_ids(turn_end(made))] == target[-1:]
+    assert control(target) == [made.convert_tokens_to_ids(end_of_turn(made))] == target[-1:]
     if made.unk_token_id not in target:
         assert TokenTable(made).align(target).text.strip() == text.strip()
 
@@ -181,7 +181,7 @@ def test_text_without_special_tokens_is_encoded_as_the_tokenizer_does(row: tuple
     )
     expected = made(rendered, add_special_tokens=False)["input_ids"]
     assert encode_prompt(made, user(text)) == expected
-    assert chat_format(made).ids_by_twin(rendered) == expected
+    assert chat_format(made).encode_with_twin(rendered) == expected
 
 
 # Targets stand where they would be sampled.
@@ -196,7 +196,7 @@ def test_a_target_continues_its_prompt(kind: str, answer: str) -> None:
     table = TokenTable(made)
     prompt, target = encode_prompt(made, user("Say it.")), encode_target(made, answer)
     text = table.align([*prompt, *target]).text
-    assert target[-1] == made.convert_tokens_to_ids(turn_end(made))
+    assert target[-1] == made.convert_tokens_to_ids(end_of_turn(made))
     if made.unk_token_id not in target:
         read = text.removeprefix(table.align(prompt).text).removesuffix(" ")
         assert read in (answer, " " + answer, (" " if kind == "first" else "") + answer)

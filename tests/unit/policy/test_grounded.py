@@ -20,7 +20,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span, Transcript
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_target, stop_ids
-from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
+from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, make_vocabulary
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
@@ -158,7 +158,7 @@ def test_a_greedy_answer_is_the_likeliest_of_what_is_allowed(vocabulary: Vocabul
             mask[scores.argmax()] |= row.allows(int(scores.argmax()))
             chosen = int(greedy([0], written[-1:], scores[None]).argmax())
             assert chosen == int(scores.masked_fill(~mask, -torch.inf).argmax()), left
-            row.take(chosen)
+            row.advance(chosen)
             written.append(chosen)
             if row.ended:
                 break
@@ -188,7 +188,7 @@ def test_the_critic_hands_over_the_responses_and_counts_closed_answers(policy: P
     """An untrained model does not end by itself; a chat that cannot be grounded is asked as
     before."""
     settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
-    chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
+    chat = LocalChat(policy, settings, "untrained", make_vocabulary(policy, "on"))
     example = Example(id="1", prompt=tuple(ask("?")))
     responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
     critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
@@ -206,13 +206,13 @@ def test_an_untrained_model_answers_a_batch(policy: Policy) -> None:
     responses = list(HOSTILE.values())
     questions = [ask("?" * (1 + len(text) % 40)) for text in responses]
     torch.manual_seed(0)
-    grounded_chat = LocalChat(policy, sampled, "untrained", vocabulary_for(policy, "on"))
+    grounded_chat = LocalChat(policy, sampled, "untrained", make_vocabulary(policy, "on"))
     for answer, response in zip(grounded_chat.complete_about(questions, responses), responses, strict=True):
         assert isinstance(answer, Completion) and not answer.truncated
         assert_resolves(answer.text, response)
     (plain,) = LocalChat(policy, sampled, "untrained").complete_about(questions[:1], responses[:1])
     assert isinstance(plain, Completion) and isinstance(parse(plain.text, responses[0]), Failure)
-    greedy = LocalChat(policy, sampled.model_copy(update={"temperature": 0.0}), "", vocabulary_for(policy, "on"))
+    greedy = LocalChat(policy, sampled.model_copy(update={"temperature": 0.0}), "", make_vocabulary(policy, "on"))
     some = [HOSTILE["prose"], HOSTILE["code"], "a"]
     together = greedy.complete_about([ask(text * 2) for text in some], some)
     assert together == [greedy.complete_about([ask(text * 2)], [text])[0] for text in some]
@@ -224,15 +224,15 @@ def test_what_cannot_be_grounded_is_said_once_or_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert vocabulary_for(policy, "off") is None and capsys.readouterr().err == ""
-    with pytest.raises(UserError, match="no bytes"):
+    assert make_vocabulary(policy, "off") is None and capsys.readouterr().err == ""
+    with pytest.raises(UserError, match="tokens that are byte strings"):
         Vocabulary(word_piece, len(word_piece))
     monkeypatch.setattr(grounded, "find_spec", lambda name: None)
     grounded.warn_once.cache_clear()
-    assert vocabulary_for(policy, "auto") is vocabulary_for(policy, "auto") is None
+    assert make_vocabulary(policy, "auto") is make_vocabulary(policy, "auto") is None
     assert capsys.readouterr().err.count("pip install 'text2grad[grounded]'") == 1
     with pytest.raises(UserError, match="llguidance"):
-        vocabulary_for(policy, "on")
+        make_vocabulary(policy, "on")
 
 
 def test_padding_and_stop_tokens_are_no_text_and_spelling_is_exact(tokenizer: PreTrainedTokenizerFast) -> None:

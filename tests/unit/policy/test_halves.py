@@ -31,7 +31,7 @@ from transformers import (
 from text2grad.errors import UserError
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.forward.cache import refuse_uncached
-from text2grad.policy.forward.reader import hidden_states, logits_of, splits
+from text2grad.policy.forward.reader import can_split, compute_logits, hidden_states
 from text2grad.policy.load import add_lora, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -72,7 +72,7 @@ HALF = [torch.bfloat16, torch.float16]
 def test_a_model_splits_and_its_halves_give_the_logits_of_the_whole(name: str, dtype: torch.dtype) -> None:
     model, given = make(name), batch()
     trunk, parameters = getattr(model, model.base_model_prefix), [name for name, _ in model.named_parameters()]
-    assert splits(model.train())
+    assert can_split(model.train())
     assert model.training and getattr(model, model.base_model_prefix) is trunk, "asking changes nothing"
     assert [name for name, _ in model.named_parameters()] == parameters
     refuse_uncached(model.eval())
@@ -80,9 +80,9 @@ def test_a_model_splits_and_its_halves_give_the_logits_of_the_whole(name: str, d
         expected = whole_logits(model, given)
         inputs = {"attention_mask": given.attention_mask, "position_ids": given.position_ids}
         states = hidden_states(model, {"input_ids": given.input_ids, **inputs})[:, -given.width - 1 : -1]
-        logits = logits_of(model, states[given.mask])
+        logits = compute_logits(model, states[given.mask])
     torch.testing.assert_close(logits, expected[given.mask])
-    assert splits(model.to(dtype))
+    assert can_split(model.to(dtype))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,7 +131,7 @@ def test_a_model_that_does_not_split_is_read_whole(tokenizer: PreTrainedTokenize
     trunkless = make("llama")
     trunkless.base_model_prefix = "no_such_trunk"
     model = Copier(LlamaConfig(vocab_size=300, **SHAPE)).eval()
-    assert not splits(model) and not splits(trunkless)
+    assert not can_split(model) and not can_split(trunkless)
     policy, given = Policy(model, tokenizer).eval(), batch()
     policy.freeze_reference()
     assert policy.reference is not None
@@ -190,6 +190,6 @@ def test_halves_that_forget_what_the_head_does_are_found_out(finish: str, dtype:
     torch.manual_seed(0)
     model = Forgetful(LlamaConfig(vocab_size=300, **SHAPE)).eval()
     model.lm_head.weight.data.mul_(60.0)  # logits up to 20, as a trained model has them
-    assert splits(model.to(dtype))
+    assert can_split(model.to(dtype))
     model.finish = FINISHES[finish]
-    assert not splits(model)
+    assert not can_split(model)

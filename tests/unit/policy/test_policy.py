@@ -172,7 +172,7 @@ def test_a_local_model_is_a_chat_endpoint(model_folder: Path) -> None:
     reached: list[tuple[int, int]] = []
     settings = GENERATION.model_copy(update={"batch_size": 1})
     policy = load(model_folder)
-    chat = LocalChat(policy, settings, "critic", counted=lambda total: lambda n: reached.append((n, total)))
+    chat = LocalChat(policy, settings, "critic", make_progress=lambda total: lambda n: reached.append((n, total)))
     long = Message(role="user", content="far too long " * 200)
     first, refused, third = chat.complete([CHAT, (long,), CHAT])
     assert isinstance(refused, Failure) and refused.kind == "unsupported" and "512" in refused.message

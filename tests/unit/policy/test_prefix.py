@@ -25,7 +25,7 @@ from transformers import (
 
 import tiny_runs
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.forward.prefix import can_share, share_beginnings, share_prompts
+from text2grad.policy.forward.prefix import can_share, share_prefixes, share_prompts
 from text2grad.policy.forward.reader import hidden_states
 from text2grad.policy.generate import generate
 from text2grad.policy.load import add_head
@@ -74,14 +74,14 @@ def answered(policy: Policy) -> list[Tensor]:
     values = output.values.masked_fill(~given.mask, 0)
     weights = torch.randn(given.mask.shape, generator=torch.Generator().manual_seed(0))
     loss = ((output.logp + values) * weights).sum() + output.last_value.sum()
-    gradients = torch.autograd.grad(loss, [*policy.trained().values()])
+    gradients = torch.autograd.grad(loss, [*policy.trainable_parameters().values()])
     outputs = [column.detach() for column in (output.logp, values, output.last_value)]
     return [*outputs, torch.cat([gradient.flatten() for gradient in gradients])]
 
 
 def test_shared_prompts_give_what_prompts_apart_give(policy: Policy) -> None:
     apart = answered(policy)
-    policy.reader.shares = True
+    policy.reader.shares_prompts = True
     shared = answered(policy)
     for found, expected in zip(shared, apart, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -96,16 +96,16 @@ def test_a_prompt_is_read_once_and_answers_do_not_see_each_other() -> None:
     assert ids[1, :9].tolist() == [*SHORT, 23, 24, 23, 30]
     assert packed.inputs["position_ids"][0].tolist() == [*range(9), 9, 10, 11, 9, 9, 10, 11, 12]
     assert (mask[0, 0, 14] == 0).nonzero().flatten().tolist() == [*range(9), 13, 14]
-    assert packed.places[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
+    assert packed.state_indices[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
 
 
 def test_nothing_is_rearranged_where_that_saves_nothing_or_a_row_would_be_empty() -> None:
     assert share_prompts(pack([LONG, SHORT], [[20], [21]], pad=0, device="cpu"), torch.float32) is None
     alike = [(*LONG, last) for last in range(20, 30)]
-    assert share_beginnings(alike) is not None
+    assert share_prefixes(alike) is not None
     one = (1, 2, 3, 4)
     for prompts in ([(1,), (2,)], [one], [one, (5, 6, 7, 8)], [(9,), (9, 1)], [(9,), *alike]):
-        assert share_beginnings(prompts) is None, prompts
+        assert share_prefixes(prompts) is None, prompts
 
 
 @pytest.mark.parametrize("name", [*SHARING, *APART])
@@ -166,13 +166,13 @@ def test_sampling_reads_equal_prompts_and_common_beginnings_once(
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert len({round(each.verdict or 0.0, 3) for each in apart}) == 6
     shapes = reads(policy)
-    policy.reader.half = True
+    policy.reader.half_precision = True
     assert [each.ids for each in generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))] == [
         e.ids for e in apart
     ]
     assert shapes[:2] == [(6, len(ALIKE[2])), (7, 1)]
     shapes.clear()
-    policy.reader.shares = True
+    policy.reader.shares_prompts = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert shapes[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
     assert [each.ids for each in shared] == [each.ids for each in apart]

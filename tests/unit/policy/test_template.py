@@ -16,7 +16,7 @@ from chat_templates import EMPTY, SHAPES, tokenizer_of
 from text2grad.align import TokenTable
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
-from text2grad.policy.encode import encode_prompt, encode_target, turn_end
+from text2grad.policy.encode import encode_prompt, encode_target, end_of_turn
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -68,7 +68,7 @@ def test_what_the_template_begins_an_answer_with_is_neither_learned_nor_judged(n
     """White space at its ends is the answer's own: what was sampled is trained as it was
     sampled."""
     made = MADE[name]
-    assert turn_end(made) == SHAPES[name].end
+    assert end_of_turn(made) == SHAPES[name].end
     prompt = made.decode(encode_prompt(made, turns("Say it.")), skip_special_tokens=False)
     assert prompt.endswith(SHAPES[name].begins)
     assert prompt.count("<think>") == SHAPES[name].begins.count("<think>")
@@ -157,8 +157,8 @@ def test_a_day_that_ends_between_two_answers_refuses_none(monkeypatch: pytest.Mo
 
 BEFORE_ANSWERS = {
     "qwen3": (repr(EMPTY), "enable_thinking"),
-    "qwen3-2507-thinking": (repr("\n</think>\n\n"), "serve the policy with the same"),
-    "deepseek-r1": (repr("<think>\n"), "serve the policy with the same"),
+    "qwen3-2507-thinking": (repr("\n</think>\n\n"), "to serve the policy, use the same text"),
+    "deepseek-r1": (repr("<think>\n"), "to serve the policy, use the same text"),
     "glm-4.7": ("'</think>'", "'<think>'", "enable_thinking"),
     **dict.fromkeys(("llama-2", "phi-4", "smollm3"), ()),
 }

@@ -179,7 +179,7 @@ def test_an_adapter_of_another_base_is_refused(settings: dict[str, Any], problem
 def test_an_adapter_without_its_base_or_with_numbers_that_are_none(tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapter", tmp_path / "base")
     settings = PolicySettings(model=str(folder))
-    with pytest.raises(UserError, match=r"does not fit its base .*base: there is no such folder"):
+    with pytest.raises(UserError, match=r"does not fit its base .*base: the folder does not exist"):
         load_frozen(settings)
     write_model(tmp_path / "base")
     load_frozen(settings)
@@ -194,7 +194,7 @@ def test_a_token_without_an_embedding_is_refused_if_it_can_be_written(kind: str,
     longer.add_tokens(["zebra"], special_tokens=kind != "a word")
     longer.chat_template = str(longer.chat_template) + ("zebra" if kind == "in the template" else "")
     longer.save_pretrained(write_model(tmp_path))
-    with nullcontext() if kind == "never written" else pytest.raises(UserError, match="none of 'zebra'"):
+    with nullcontext() if kind == "never written" else pytest.raises(UserError, match="'zebra'"):
         load_frozen(PolicySettings(model=str(tmp_path)))
 
 

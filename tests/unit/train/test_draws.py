@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from text2grad.policy.generate import _choose
+from text2grad.policy.generate import _sample_tokens
 from text2grad.train.rollout import random_numbers
 
 
@@ -22,9 +22,9 @@ def test_a_draw_chooses_by_share() -> None:
     shares = torch.tensor([0.0, 0.25, 0.0, 0.75])
     scores = shares.log().expand(4, 4)
     draws = torch.tensor([0.0, 0.2499, 0.2501, 1 - 2**-53], dtype=torch.float64)
-    assert _choose(scores, 1.0, draws).tolist() == [1, 1, 3, 3]
+    assert _sample_tokens(scores, 1.0, draws).tolist() == [1, 1, 3, 3]
     many = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    counts = _choose(scores[:1].expand(20_000, 4), 0.5, many).bincount(minlength=4) / 20_000
+    counts = _sample_tokens(scores[:1].expand(20_000, 4), 0.5, many).bincount(minlength=4) / 20_000
     assert counts.tolist() == pytest.approx([0, 0.1, 0, 0.9], abs=0.01)  # squares: temperature 0.5
     with pytest.raises(FloatingPointError, match="not finite"):
-        _choose(torch.full((1, 4), float("nan")), 1.0, draws[:1])
+        _sample_tokens(torch.full((1, 4), float("nan")), 1.0, draws[:1])

@@ -34,9 +34,9 @@ from text2grad.feedback import (
     Transcript,
     spans_at,
 )
-from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
+from text2grad.policy.adapters import BASE_DIGEST, hash_base_weights, load_second_adapter
 from text2grad.policy.generate import generate
-from text2grad.policy.grounded import vocabulary_for
+from text2grad.policy.grounded import make_vocabulary
 from text2grad.policy.heads.head import DEPTH, LABEL, UNLABELLED, Head, label_loss, unweighted
 from text2grad.policy.heads.tagger import Reading, Tagger, balance
 from text2grad.policy.load import add_head, load_frozen, load_policy
@@ -115,7 +115,7 @@ def tagging(policy: Policy) -> TaggerCritic:
 
 
 def writing(policy: Policy) -> PromptedCritic:
-    return PromptedCritic(LocalChat(policy, GREEDY, "reward model", vocabulary_for(policy, "on")), PROMPT, SOURCE)
+    return PromptedCritic(LocalChat(policy, GREEDY, "reward model", make_vocabulary(policy, "on")), PROMPT, SOURCE)
 
 
 def scores(judgements: list[Judgement]) -> list[float | None]:
@@ -312,13 +312,13 @@ def test_what_a_head_has_learned_is_what_its_critic_says(model_folder: Path, tmp
 
     folder = tmp_path / "policy"
     alone = load_frozen(PolicySettings(model=str(folder)))
-    (folder / BASE_DIGEST).write_text(digest_of_base(policy.model))
+    (folder / BASE_DIGEST).write_text(hash_base_weights(policy.model))
     other = load_policy(PolicySettings(model=str(model_folder), lora=lora))
-    trained = {id(weight) for weight in other.trained().values()}
-    view = beside(other, folder, "reward_model")
+    trained = {id(weight) for weight in other.trainable_parameters().values()}
+    view = load_second_adapter(other, folder, "reward_model")
     assert [says_so(model) for model in (policy, alone, view)] == [True] * 3
     assert other.score_head is None and other.span_head is None
-    assert {id(weight) for weight in other.trained().values()} == trained
+    assert {id(weight) for weight in other.trainable_parameters().values()} == trained
     assert not tags or tagging(view).overlap == "never"
     with torch.no_grad():
         (alone.span_head or alone.score_head).map.weight.fill_(math.nan)  # type: ignore[union-attr]
@@ -344,7 +344,7 @@ def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype)
     comes first."""
     model = Policy(policy.model.to(dtype), policy.tokenizer)
     linear = learned_head(model, "score_head")
-    assert model.reader.half == (dtype == torch.bfloat16)
+    assert model.reader.half_precision == (dtype == torch.bfloat16)
     prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
     samples = generate(model, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
     with torch.no_grad():
@@ -431,7 +431,7 @@ def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
         verdicts.append(said.score)
     assert len(set(verdicts)) > 1 and (balance([]), balance([LabelledPlace(0, 3, 1)])) == (0, 1)
     failed, read = judged(tagging(policy), ["the </response> mat", "the mat"])
-    assert isinstance(failed, Failure) and "to the letter" in failed.message and isinstance(read, Critique)
+    assert isinstance(failed, Failure) and "verbatim" in failed.message and isinstance(read, Critique)
 
 
 def test_the_turns_of_a_conversation_are_marked_each_for_itself(policy: Policy) -> None:

@@ -175,7 +175,7 @@ def test_with_an_adapter_the_reference_is_a_frozen_copy_of_it(tmp_path: Path) ->
     metrics = trained(policy, tmp_path / "run", [logged()] * 2, lr=3e-2)
     assert metrics["kl"] > 0
     assert policy.reference is not None and policy.reference.adapter == "reference"
-    with policy.reference.in_force():
+    with policy.reference.activate():
         assert chances_of(policy.reference.model, items[0]) == pytest.approx(items[0].start_logps, abs=1e-4)
 
 

@@ -261,7 +261,9 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         says them."""
         recipe = self.recipe
         if recipe.environment is not None:
-            return play(recipe.policy, examples, recipe.environment, recipe.generation, turns=self._turns), None
+            return play(
+                recipe.policy, examples, recipe.environment, recipe.generation, sample_turns=self._turns
+            ), None
         ids, logps = self._generate_single_turn(prompts, None, {}, self.num_generations)
         return self._as_samples(ids), logps
 
@@ -286,7 +288,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         kwargs = self.args.gradient_checkpointing_kwargs
         with torch.no_grad(), disable_gradient_checkpointing(self.model, kwargs):
             logp, entropy = self._read(self.model, batch, entropy=True)
-            with policy.reference.in_force():
+            with policy.reference.activate():
                 ref_logp, _ = self._read(self.ref_model or self.model, batch)
         nothing = torch.zeros_like(logp)
         kl = torch.where(batch.mask, KL_OF[self.recipe.settings.kl](logp, ref_logp), 0)

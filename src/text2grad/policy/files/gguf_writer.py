@@ -1,7 +1,7 @@
-"""GGUF files for llama.cpp, with every weight and token of a model exact.
+"""Write GGUF files for llama.cpp, with every weight and token of a model exact.
 
-llama.cpp knows by a name how a tokenizer splits text. A tokenizer gets the name in `SPLITS` whose
-steps are its own. Other tokenizers and architectures are left to llama.cpp's own converter.
+llama.cpp identifies by name how a tokenizer splits text. `SPLITS` has the names and their steps.
+For other tokenizers and architectures use llama.cpp's converter.
 """
 
 from __future__ import annotations
@@ -29,44 +29,42 @@ SPLITS: dict[str, list[dict[str, Any]]] = {
     "llama-bpe": [{**PIECES, "pattern": {"Regex": rf"{LETTERS}|\p{{N}}{{1,3}}|{OTHERS}"}}, UNSPLIT],
     "qwen2": [{**PIECES, "pattern": {"Regex": rf"{LETTERS}|\p{{N}}|{OTHERS}"}}, UNSPLIT],
 }
-"""`tokenizer.ggml.pre`, and the steps in which such a tokenizer splits text (llama.cpp,
-llama-vocab.cpp)."""
+"""The steps that split text, by `tokenizer.ggml.pre` (llama.cpp, llama-vocab.cpp)."""
 
 
 def find_obstacle(model: Any, tokenizer: Any) -> str | None:
-    """Return the reason why a model cannot be written exactly; None: it can."""
+    """Return the reason why a model cannot be written exactly, or None if it can."""
     config = model.config
     if config.model_type not in ARCHITECTURES:
         return f"its architecture is {config.model_type}, not one of {', '.join(ARCHITECTURES)}"
     if (kind := config.rope_parameters["rope_type"]) not in ROTATIONS:
-        return f"its positions are scaled as {kind!r}"
+        return f"its rotary positions are scaled by {kind!r}"
     if getattr(config, "use_sliding_window", False):
         return "its attention has a sliding window"
-    if _split_of(tokenizer) is None:
-        return "its tokenizer splits text in a way whose name in llama.cpp is not known"
+    if _find_split(tokenizer) is None:
+        return "its tokenizer splits text in a way that has no known name in llama.cpp"
     return None
 
 
-def _split_of(tokenizer: Any) -> str | None:
-    """Return llama.cpp's name of the way in which a byte-level BPE splits text before its
-    merges."""
+def _find_split(tokenizer: Any) -> str | None:
+    """Return llama.cpp's name for the way a byte-level BPE splits text, or None if unknown."""
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     model, split = core["model"], core["pre_tokenizer"] or {}
     steps = split.get("pretokenizers", [split])
     for step in steps:
-        step.pop("trim_offsets", None)  # changes the places of tokens in the text, not the tokens
-    name = next((name for name, its_steps in SPLITS.items() if its_steps == steps), None)
-    plain = model["type"] == "BPE" and not model.get("byte_fallback")
-    composed = core["normalizer"] in (None, {"type": "NFC"} if name == "qwen2" else None)
-    return name if plain and composed and model.get("ignore_merges", False) == (name == "llama-bpe") else None
+        step.pop("trim_offsets", None)  # changes the offsets of tokens, not the tokens
+    name = next((name for name, split_steps in SPLITS.items() if split_steps == steps), None)
+    is_plain_bpe = model["type"] == "BPE" and not model.get("byte_fallback")
+    is_normal = core["normalizer"] in (None, {"type": "NFC"} if name == "qwen2" else None)
+    ignores_merges = model.get("ignore_merges", False)
+    return name if is_plain_bpe and is_normal and ignores_merges == (name == "llama-bpe") else None
 
 
 def write_gguf(model: Any, tokenizer: Any, folder: Path, file: Path) -> None:
-    """Write a model, with the tokenizer that was saved in `folder`, to one GGUF file in the type of
-    its weights.
+    """Write a model and the tokenizer saved in `folder` to one GGUF file, in the weights' type.
 
     Raises:
-        MissingPackageError: the package gguf is not installed.
+        MissingPackageError: The package gguf is not installed.
     """
     with optional_packages():
         import gguf
@@ -78,12 +76,12 @@ def write_gguf(model: Any, tokenizer: Any, folder: Path, file: Path) -> None:
     _write_shape(writer, config)
     _write_tokenizer(writer, tokenizer, folder, config.vocab_size)
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    titles = gguf.get_tensor_name_map(numbers[config.model_type], config.num_hidden_layers)
-    for name, weight in model.named_parameters():  # shared ones once
-        stored = _as_pairs(name, weight.detach().cpu(), config).float().contiguous().numpy()
-        as_type = gguf.GGMLQuantizationType[kind if stored.ndim == 2 else "F32"]
-        title: Any = titles.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(title, gguf.quantize(stored, as_type), raw_dtype=as_type)
+    gguf_names = gguf.get_tensor_name_map(numbers[config.model_type], config.num_hidden_layers)
+    for name, weight in model.named_parameters():  # tied weights once
+        array = _interleave_rotary(name, weight.detach().cpu(), config).float().contiguous().numpy()
+        tensor_type = gguf.GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
+        gguf_name: Any = gguf_names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(gguf_name, gguf.quantize(array, tensor_type), raw_dtype=tensor_type)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _rope_divisors(config, model.model.rotary_emb.inv_freq).numpy())
     writer.write_header_to_file()
@@ -115,7 +113,7 @@ def _write_tokenizer(writer: Any, tokenizer: Any, folder: Path, size: int) -> No
     kinds = {index: "CONTROL" if token.special else "USER_DEFINED" for index, token in added.items()}
     kinds |= {index: "UNUSED" for index in range(size) if index not in tokens}
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_split_of(tokenizer))
+    writer.add_tokenizer_pre(_find_split(tokenizer))
     writer.add_token_list([tokens.get(index, f"[PAD{index}]") for index in range(size)])
     writer.add_token_types([gguf.TokenType[kinds.get(index, "NORMAL")] for index in range(size)])
     special = gguf.SpecialVocab(folder, load_merges=True, n_vocab=size)
@@ -124,15 +122,14 @@ def _write_tokenizer(writer: Any, tokenizer: Any, folder: Path, size: int) -> No
 
 
 def _rope_divisors(config: Any, frequencies: Tensor) -> Tensor:
-    """Return the divisors by which Llama 3 scales the frequencies of its positions."""
+    """Return the divisors by which Llama 3 scales its rotary frequencies."""
     exponents = torch.arange(len(frequencies), dtype=torch.float64) / len(frequencies)
     unscaled: Tensor = config.rope_parameters["rope_theta"] ** -exponents
     return (unscaled / frequencies.double().cpu()).float()
 
 
-def _as_pairs(name: str, weight: Tensor, config: Any) -> Tensor:
-    """Put the rows of a Llama's queries and keys in the order of llama.cpp, which rotates pairs,
-    not halves."""
+def _interleave_rotary(name: str, weight: Tensor, config: Any) -> Tensor:
+    """Reorder the rows of a Llama's queries and keys: llama.cpp rotates pairs instead of halves."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     count = heads.get(name.split(".")[-2])
     if config.model_type != "llama" or count is None:

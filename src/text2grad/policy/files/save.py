@@ -1,4 +1,4 @@
-"""Writing a policy to a folder: safetensors and JSON only."""
+"""Write policies to folders: safetensors and JSON only."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torch import Tensor
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 
 HEADS: tuple[Literal["score_head", "span_head"], ...] = ("score_head", "span_head")
-"""Heads that are saved with what they read, each as NAME.safetensors, as the value head is."""
+"""Heads that are saved with the model, as NAME.safetensors."""
 VALUE_FILE = "value_head.safetensors"
-
 VALUE_TRUNK = "value_trunk"
 
 
 def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has
-    one.
+    """Write the model or its adapter, the tokenizer, the heads and a separate value trunk.
 
-    Of an adapted model only the adapter is written. `weights` are those of the model, gathered by
-    the TRL engine under FSDP2 and ZeRO-3, where no process has them all; None: the model has them.
+    Args:
+        policy: The policy.
+        folder: The folder to write to.
+        weights: The gathered weights, if the model is sharded (FSDP2, ZeRO-3); None: the model's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _save_model(policy.model, folder, weights)
@@ -42,14 +42,13 @@ def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | N
 
 
 def head_files(folder: Path) -> dict[Literal["score_head", "span_head"], Path]:
-    """Return the files of the heads that were saved in a folder, by their names."""
+    """Return the files of the heads saved in a folder, by name."""
     files = {name: folder / f"{name}.safetensors" for name in HEADS}
     return {name: file for name, file in files.items() if file.is_file()}
 
 
 def make_readable(folder: Path) -> None:
-    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any
-    other file."""
+    """Give the weights in a folder the default file mode; safetensors makes them private."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.rglob("*.safetensors"):
@@ -57,8 +56,7 @@ def make_readable(folder: Path) -> None:
 
 
 def _save_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """A model, or the policy's adapter alone: peft writes a named one into a folder of that
-    name."""
+    """Write a model, or the policy's adapter alone if it has one."""
     if not isinstance(model, PeftModel):
         model.save_pretrained(folder, safe_serialization=True, state_dict=weights)
         return
@@ -67,15 +65,16 @@ def _save_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None =
         safe_serialization=True,
         selected_adapters=[POLICY_ADAPTER],
         state_dict=weights,
-        save_embedding_layers=False,  # no tokens are added; peft would look for the base model to make sure
+        save_embedding_layers=False,  # no tokens were added; peft would load the base model to check
     )
+    # peft writes an adapter into a folder of its name.
     for path in (folder / POLICY_ADAPTER).iterdir():
         path.replace(folder / path.name)
     (folder / POLICY_ADAPTER).rmdir()
 
 
 def hash_weights(named: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over the names and bytes of weights, in this order."""
+    """Return the SHA-256 of the names and bytes of weights, in this order."""
     digest = hashlib.sha256()
     for name, weight in named:
         digest.update(name.encode())

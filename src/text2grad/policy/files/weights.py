@@ -1,8 +1,7 @@
-"""Refuse files that do not hold the model: weights that are missing, left over, of another shape or
-not finite.
+"""Refuse weight files with missing, unexpected, misshapen or non-finite weights.
 
-Hugging Face initialises missing weights at random and drops those left over, with a table that is
-lost in a log.
+Hugging Face initialises missing weights at random and ignores unexpected ones, with only a table in
+the log.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from text2grad.errors import UserError, first_line, warn_once
 from text2grad.policy.forward.cache import refuse_uncached
 
-AGAIN = "get the whole model again, or correct config.json: the two do not belong together"
-SHOWN = 3
-"""Weights that a line names."""
+MISMATCH_CURE = "download the model again, or correct config.json: the weights do not fit it"
+LISTED = 3
+"""Number of weights that a message names."""
 
 
 def read_config(name: str) -> Any:
     """Return the configuration of a model.
 
     Raises:
-        UserError: it is not one, or contradicts itself.
-        OSError, ValueError: as of `from_pretrained`.
+        UserError: The configuration is invalid.
+        OSError, ValueError: From `from_pretrained`.
     """
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (StrictDataclassError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[-200:]
-        raise UserError(f"config.json of {name!r} is wrong: {reason}", "get the model's own config.json") from error
+        cure = "download the model's config.json again"
+        raise UserError(f"config.json of {name!r} is wrong: {reason}", cure) from error
 
 
-def load_whole(name: str, dtype: str) -> Any:
-    """Load the model of a folder or hub name; all its weights come from its files.
+def load_complete(name: str, dtype: str) -> Any:
+    """Load the model of a folder or hub name, with all weights from its files.
 
     Raises:
-        UserError: its configuration is wrong, it is quantised, takes no cache, or a weight is
-            missing, of another shape, not finite, or of a layer that the configuration does not
-            have.
-        OSError, ValueError, SafetensorError: as of `from_pretrained`.
+        UserError: The configuration is invalid, the model is quantised or takes no cache, or a
+            weight is missing, misshapen, not finite or of an unknown layer.
+        OSError, ValueError, SafetensorError: From `from_pretrained`.
     """
     _refuse_quantised(name, read_config(name))
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -57,7 +56,7 @@ def load_whole(name: str, dtype: str) -> Any:
         trust_remote_code=False,
         use_safetensors=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused here, by name
+        ignore_mismatched_sizes=True,  # `_refuse_parts` refuses them by name
     )
     model, info = loaded
     _refuse_parts(name, model, info)
@@ -72,8 +71,8 @@ def _refuse_quantised(name: str, config: Any) -> None:
         return
     kind = settings.get("quant_method") if isinstance(settings, Mapping) else getattr(settings, "quant_method", "")
     raise UserError(
-        f"the weights of {name!r} are quantised ({getattr(kind, 'value', kind)}), and are neither trained nor read",
-        "take the model that it was made of, in bfloat16 or float32; or a GGUF file of it",
+        f"the weights of {name!r} are quantised ({getattr(kind, 'value', kind)}), which is not supported",
+        "use the original model in bfloat16 or float32, or a GGUF file of it",
     )
 
 
@@ -81,22 +80,22 @@ def _refuse_parts(name: str, model: Any, info: Mapping[str, Any]) -> None:
     shapes = {key: (tuple(file), tuple(expected)) for key, file, expected in info["mismatched_keys"]}
     if shapes:
         key, (file, expected) = min(shapes.items())
-        problem = f"of another shape than config.json says: {key} is {file}, not {expected}"
-        raise UserError(f"{name}: {_listed(shapes)} {problem}", AGAIN)
+        problem = f"of another shape than in config.json: {key} is {file}, not {expected}"
+        raise UserError(f"{name}: {_list_weights(shapes)} {problem}", MISMATCH_CURE)
     if missing := info["missing_keys"]:
-        raise UserError(f"{name}: {_listed(missing)} missing in its files", AGAIN)
+        raise UserError(f"{name}: {_list_weights(missing)} missing from its files", MISMATCH_CURE)
     unexpected = info["unexpected_keys"]
     shared_names = {_without_numbers(key) for key, _ in model.named_parameters()}
     if layers := [key for key in unexpected if _without_numbers(key) in shared_names]:
-        raise UserError(f"{name}: {_listed(layers)} of layers that config.json does not have", AGAIN)
+        raise UserError(f"{name}: {_list_weights(layers)} of layers that config.json does not have", MISMATCH_CURE)
     if unexpected:
-        warn_once(f"{name}: {_listed(unexpected)} not part of such a model, and not used")
+        warn_once(f"{name}: {_list_weights(unexpected)} unknown to this type of model and ignored")
 
 
-def _listed(names: Iterable[str]) -> str:
-    every = sorted(names)
-    shown = ", ".join(every[:SHOWN]) + ", ..." * (len(every) > SHOWN)
-    return f"{len(every)} weight{'s' * (len(every) > 1)} ({shown}) {'are' if len(every) > 1 else 'is'}"
+def _list_weights(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    listing = ", ".join(ordered[:LISTED]) + ", ..." * (len(ordered) > LISTED)
+    return f"{len(ordered)} weight{'s' * (len(ordered) > 1)} ({listing}) {'are' if len(ordered) > 1 else 'is'}"
 
 
 def _without_numbers(name: str) -> str:
@@ -104,55 +103,57 @@ def _without_numbers(name: str) -> str:
 
 
 def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse weights with numbers that are not finite.
+    """Refuse weights that are not finite.
 
     Raises:
-        UserError: names the model and the weights.
+        UserError: Names the model and the weights.
     """
-    read = ((key, w.detach()) for key, w in named if w.numel() and w.is_floating_point() and not w.is_meta)
-    wrong = [key for key, weight in read if not all(edge.isfinite() for edge in torch.aminmax(weight))]
+    weights = ((key, w.detach()) for key, w in named if w.numel() and w.is_floating_point() and not w.is_meta)
+    wrong = [key for key, weight in weights if not all(edge.isfinite() for edge in torch.aminmax(weight))]
     if wrong:
-        cure = "the training that wrote it diverged, or the file is damaged: an earlier checkpoint, or get it again"
-        raise UserError(f"{name}: {_listed(wrong)} not finite", cure)
+        cure = "training diverged or the file is damaged: use an earlier checkpoint, or download it again"
+        raise UserError(f"{name}: {_list_weights(wrong)} not finite", cure)
 
 
 def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
     """Refuse a tokenizer with tokens that the model does not embed.
 
-    A special token that the template never writes and that ends no turn does no harm. (transformers
-    gives the tokenizer of a GGUF file such a one.)
+    A special token is harmless if the template never writes it and it ends no turn. (transformers
+    adds such a token to the tokenizers of GGUF files.)
 
     Raises:
-        UserError: names tokens without an embedding.
+        UserError: Names tokens without an embedding.
     """
-    known = model.get_input_embeddings().weight.shape[0]
+    size = model.get_input_embeddings().weight.shape[0]
     special = set(tokenizer.all_special_ids) | {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-    written = str(tokenizer.chat_template)
-    begins = {tokenizer.bos_token_id} if "bos_token" in written else set()
-    needed = {tokenizer.eos_token_id, tokenizer.pad_token_id} | begins
-    lost = [
+    template = str(tokenizer.chat_template)
+    start = {tokenizer.bos_token_id} if "bos_token" in template else set()
+    needed = {tokenizer.eos_token_id, tokenizer.pad_token_id} | start
+    unknown = [
         token
         for token, index in tokenizer.get_vocab().items()
-        if index >= known and (index not in special or index in needed or token in written)
+        if index >= size and (index not in special or index in needed or token in template)
     ]
-    if lost:
-        shown = ", ".join(map(repr, sorted(lost)))[:80]
-        problem = f"{name}: the tokenizer has {len(tokenizer)} tokens, the model embeds {known}: none of {shown}"
-        raise UserError(problem, "take the model's own tokenizer files, or call model.resize_token_embeddings")
+    if unknown:
+        listing = ", ".join(map(repr, sorted(unknown)))[:80]
+        problem = (
+            f"{name}: the tokenizer has {len(tokenizer)} tokens, but the model embeds {size}, without {listing}"
+        )
+        raise UserError(problem, "use the model's own tokenizer files, or call model.resize_token_embeddings")
 
 
 def load_head(head: nn.Module, file: Path) -> None:
-    """Fill a head of ours from its file.
+    """Load a head's weights from its file.
 
     Raises:
-        UserError: the file is damaged or of a head of another shape, or its numbers are not finite.
+        UserError: The file is damaged, of another shape or not finite.
     """
     try:
         weights = load_file(str(file))
     except SafetensorError as error:
-        raise UserError(f"{file} is damaged: {first_line(error)}", "take it from the run again") from error
+        raise UserError(f"{file} is damaged: {first_line(error)}", "copy it from the run again") from error
     refuse_not_finite(str(file), weights.items())
     try:
         head.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(f"{file} does not fit the model beside it", "take the two from one run") from error
+        raise UserError(f"{file} does not fit its model", "use the model and the head of the same run") from error

@@ -1,7 +1,7 @@
-"""A cache of keys and values with room to grow.
+"""A cache of keys and values with spare capacity.
 
-Hugging Face's dynamic cache copies itself for every token, a third of the time of sampling on a
-CPU. Here a layer keeps spare columns and is copied once in `SPARE` tokens.
+Hugging Face's dynamic cache is copied for every token, a third of the time of sampling on a CPU.
+Here a layer is copied once in `SPARE` tokens.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from transformers.cache_utils import DynamicLayer
 from text2grad.errors import UserError
 
 SPARE = 64
+"""Columns that are allocated in advance."""
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """A layer of full attention whose `keys` and `values` (B, heads, L, head size) are views of
-    longer buffers."""
+    """Full attention; `keys` and `values` (B, heads, L, head size) are views of longer buffers."""
 
-    _layer_type = None  # not registered: Hugging Face's own caches do not use it
+    _layer_type = None  # unregistered, so that Hugging Face's caches do not use it
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
@@ -33,27 +33,27 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Append new states (B, heads, l, head size); returns all, (B, heads, L + l, head size)."""
+        """Append states (B, heads, l, head size); return all (B, heads, L + l, head size)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self._buffers = (key_states[:, :, :0], value_states[:, :, :0])
         new = (key_states, value_states)
-        self._buffers = tuple(_written(b, self._length, n) for b, n in zip(self._buffers, new, strict=True))
+        self._buffers = tuple(_append(b, self._length, n) for b, n in zip(self._buffers, new, strict=True))
         self._length += key_states.shape[2]
-        return self._show()
+        return self._update_views()
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
+        """Select rows of the batch."""
         self._buffers = tuple(buffer[indices] for buffer in self._buffers)
-        self._show()
+        self._update_views()
 
-    def _show(self) -> tuple[Tensor, Tensor]:
+    def _update_views(self) -> tuple[Tensor, Tensor]:
         keys, values = (buffer[:, :, : self._length] for buffer in self._buffers)
         self.keys, self.values = keys, values
         return keys, values
 
 
-def _written(buffer: Tensor, start: int, states: Tensor) -> Tensor:
+def _append(buffer: Tensor, start: int, states: Tensor) -> Tensor:
     end = start + states.shape[2]
     if end > buffer.shape[2]:
         batch, heads, _, size = states.shape
@@ -65,35 +65,33 @@ def _written(buffer: Tensor, start: int, states: Tensor) -> Tensor:
 
 
 def make_cache(model: Any) -> DynamicCache:
-    """An empty cache for a model; layers of other kinds (sliding windows, linear attention) are
-    Hugging Face's."""
+    """Return an empty cache; other layers than full attention stay Hugging Face's."""
     cache = DynamicCache(config=model.config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
 def can_drop_rows(cache: DynamicCache) -> bool:
-    """Whether `batch_select_indices` reaches every layer."""
+    """Return True if all layers support `batch_select_indices`."""
     return all(isinstance(layer, DynamicLayer) for layer in cache.layers)
 
 
 def refuse_uncached(model: Any) -> None:
-    """Refuse a model that keeps its past elsewhere, such as a state-space model.
+    """Refuse a model without a cache of keys and values, such as a state-space model.
 
-    Such a model ignores the cache and would continue from the last token alone, or reads the
-    padding of a batch, without an error.
+    It would silently continue from the last token alone, or read the padding of a batch.
 
     Raises:
-        UserError: the model's forward does not take a cache of keys and values.
+        UserError: The model's forward takes no cache of keys and values.
     """
     attends = any(isinstance(layer, DynamicLayer) for layer in make_cache(model).layers)
     if not attends or cache_keyword(model) not in _parameters(model):
         problem = f"a model of type {model.config.model_type!r} takes no cache of keys and values"
-        raise UserError(problem, "choose a model with attention, such as Llama, Qwen, Gemma or Mistral")
+        raise UserError(problem, "use a model with attention, such as Llama, Qwen, Gemma or Mistral")
 
 
 def cache_keyword(model: Any) -> str:
-    """Return the argument of a model's forward that takes a cache: transformers 5.24 renamed it."""
+    """Return the cache argument of a model's forward, which transformers 5.24 renamed."""
     return "cache" if "cache" in _parameters(model) else "past_key_values"
 
 

@@ -1,13 +1,14 @@
-"""Prompts shared by several answers are read once.
+"""Read a prompt once for several answers.
 
-A row holds a prompt and then all its answers. The mask hides the answers from each other, and the
-positions of each continue from the end of the prompt, so that every token sees what it would see in
-a row of its own. In sampling, different prompts may share their beginnings (`share_beginnings`).
+A row holds a prompt and all its answers. The mask hides the answers from each other, and the
+positions of each answer continue from the end of the prompt, so every token sees what it would see
+in a separate row. In sampling, different prompts may share prefixes (`share_prefixes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -16,57 +17,59 @@ from torch import Tensor
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.forward.cache import GrowingLayer, make_cache
 
-WORTH = 0.9
-"""Prompts are shared where that leaves no more than this share of a batch's tokens."""
+MAX_SHARE = 0.9
+"""The largest share of a batch's tokens that may remain for sharing to be worthwhile."""
 IMPLEMENTATIONS = ("sdpa", "eager")
-"""Implementations of attention that take a mask of four axes."""
-MISSED = 0.25
-"""The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong
-positions."""
-TRIED = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]), ([2, 7, 1, 8], [[2, 8], [1, 8]]))
-"""Prompts and answers for testing whether a model can share, in tenths of its vocabulary: on the
-lowest ids, which are often special tokens, half precision is too coarse."""
+"""Implementations of attention that accept a four-dimensional mask."""
+MAX_ERROR = 0.25
+"""The largest error of shared prompts in a test, relative to the error of a wrong mask."""
+PROBES = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]), ([2, 7, 1, 8], [[2, 8], [1, 8]]))
+"""Prompts and answers that test whether a model can share, in tenths of its vocabulary.
+
+The lowest ids are often special tokens, for which half precision is too coarse.
+"""
 
 
 class Packed(NamedTuple):
-    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to attention
-    scores.
+    """G rows of L tokens with a prompt and its answers each.
 
-    `places` (B, T+1): the index in the flattened rows of the state before and after each response
-    token.
+    Attributes:
+        inputs: The inputs of a trunk, with a mask (G, 1, L, L) that is added to attention scores.
+        state_indices: (B, T+1), the indices in the flattened rows of the states before and after
+            each response token.
     """
 
     inputs: dict[str, Tensor]
-    places: Tensor
+    state_indices: Tensor
 
 
-def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:
-    """The batch with equal prompts once; None where that saves too little."""
+def share_prompts(batch: TokenBatch, dtype: torch.dtype, max_share: float = MAX_SHARE) -> Packed | None:
+    """Return the batch with each distinct prompt once; None if that saves too little."""
     columns = batch.input_ids.shape[1] - batch.width  # P
-    attended = batch.attention_mask[:, :columns].bool()
-    prompts = [tuple(ids[here].tolist()) for ids, here in zip(batch.input_ids[:, :columns], attended, strict=True)]
-    lengths = batch.lengths.tolist()  # of the B answers
+    attended = batch.attention_mask[:, :columns].bool()  # (B, P)
+    prompts = [tuple(ids[mask].tolist()) for ids, mask in zip(batch.input_ids[:, :columns], attended, strict=True)]
+    lengths = batch.lengths.tolist()  # of B answers
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(row)
     longest = max(len(prompt) + sum(lengths[row] for row in rows) for prompt, rows in groups.items())
-    if len(groups) * longest > worth * batch.input_ids.numel():
+    if len(groups) * longest > max_share * batch.input_ids.numel():
         return None
-    return _packed(batch, groups, lengths, longest, dtype)
+    return _pack_rows(batch, groups, lengths, longest, dtype)
 
 
-def _packed(
+def _pack_rows(
     batch: TokenBatch,
     groups: dict[tuple[int, ...], list[int]],
     lengths: list[int],
     longest: int,
     dtype: torch.dtype,
 ) -> Packed:
-    """The rows, made on the CPU. `owner` (G, L) is 0 for the prompt, n for its n-th answer, -1 for
-    padding."""
+    """Build the rows on the CPU."""
+    # owner (G, L): 0 for the prompt, n for its n-th answer, -1 for padding
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
-    places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)  # (B, T+1)
+    state_indices = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)  # (B, T+1)
     responses = batch.response_ids.cpu()
     for line, (prompt, rows) in enumerate(groups.items()):
         end = len(prompt)
@@ -75,73 +78,70 @@ def _packed(
         owner[line, :end] = 0
         for number, row in enumerate(rows, start=1):
             length = lengths[row]
-            here = slice(end, end + length)
-            ids[line, here] = responses[row, :length]
-            positions[line, here] = torch.arange(len(prompt), len(prompt) + length)  # as if it stood alone
-            owner[line, here] = number
-            # The state before an answer's first token is that of the prompt's last one, which all
-            # answers share.
-            places[row, 1 : length + 1] = torch.arange(end, end + length)
-            places[row, 0] = len(prompt) - 1
-            places[row, length + 1 :] = places[row, length]  # padding repeats the last state, unread
-            places[row] += line * longest  # rows are flattened
+            columns = slice(end, end + length)
+            ids[line, columns] = responses[row, :length]
+            positions[line, columns] = torch.arange(len(prompt), len(prompt) + length)
+            owner[line, columns] = number
+            # All answers share the state before their first token, that of the prompt's last one.
+            state_indices[row, 1 : length + 1] = torch.arange(end, end + length)
+            state_indices[row, 0] = len(prompt) - 1
+            state_indices[row, length + 1 :] = state_indices[row, length]  # padding, never read
+            state_indices[row] += line * longest  # index in the flattened rows
             end += length
     device = batch.input_ids.device
     inputs = {"input_ids": ids, "position_ids": positions, "attention_mask": _mask(owner, dtype)}
-    return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, places.to(device))
+    return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, state_indices.to(device))
 
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
-    """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the
-    lowest number."""
-    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L), causal
-    seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+    """Return the additive mask (G, 1, L, L): tokens attend to the prompt and their own answer."""
+    causal = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L)
+    visible = causal & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
 
-class Beginnings(NamedTuple):
-    """Prompts in two parts: prompt i is `beginnings[of_prompt[i]]` and then `rests[i]`, of one
-    token at least."""
+class SharedPrefixes(NamedTuple):
+    """Prompts in two parts: prompt i is `prefixes[prefix_of_prompt[i]]` and `suffixes[i]`."""
 
-    beginnings: list[tuple[int, ...]]
-    rests: list[tuple[int, ...]]
-    of_prompt: list[int]
+    prefixes: list[tuple[int, ...]]
+    suffixes: list[tuple[int, ...]]
+    prefix_of_prompt: list[int]
 
 
-def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -> Beginnings | None:
-    """Split prompts into shared beginnings and own rests; None where that saves too little.
+def share_prefixes(prompts: Sequence[tuple[int, ...]], max_share: float = MAX_SHARE) -> SharedPrefixes | None:
+    """Split prompts into shared prefixes and suffixes; return None if that saves too little.
 
-    A prompt shares a beginning that is at least half of it, as questions about answers to one
-    prompt do.
+    A prompt shares a prefix of at least half its length with others, as several questions about one
+    answer do. A suffix has at least one token.
     """
-    found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
-    for place in sorted(range(len(prompts)), key=prompts.__getitem__):  # those alike are neighbours
-        prompt = prompts[place]
-        common = _common(found.beginnings[-1], prompt[:-1]) if found.beginnings else 0  # a rest has a token
-        if not found.beginnings or 2 * common < len(prompt):
-            found.beginnings.append(prompt[:-1])
+    prefixes: list[tuple[int, ...]] = []
+    prefix_of_prompt = [0] * len(prompts)
+    for index in sorted(range(len(prompts)), key=prompts.__getitem__):  # similar prompts are neighbours
+        prompt = prompts[index]
+        pairs = zip(prefixes[-1] if prefixes else (), prompt[:-1], strict=False)
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if not prefixes or 2 * common < len(prompt):
+            prefixes.append(prompt[:-1])
         else:
-            found.beginnings[-1] = prompt[:common]
-        found.of_prompt[place] = len(found.beginnings) - 1
-    for place, number in enumerate(found.of_prompt):
-        found.rests[place] = prompts[place][len(found.beginnings[number]) :]
-    longest, rest, whole = (max(map(len, each)) for each in (found.beginnings, found.rests, prompts))
-    read = len(found.beginnings) * longest + len(prompts) * rest
-    return found if all(found.beginnings) and read <= worth * len(prompts) * whole else None
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """The length of the common beginning of two sequences."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(first), len(second)))
+            prefixes[-1] = prompt[:common]
+        prefix_of_prompt[index] = len(prefixes) - 1
+    suffixes = [prompt[len(prefixes[n]) :] for prompt, n in zip(prompts, prefix_of_prompt, strict=True)]
+    longest_prefix, longest_suffix, longest = (max(map(len, part)) for part in (prefixes, suffixes, prompts))
+    size = len(prefixes) * longest_prefix + len(prompts) * longest_suffix  # including padding
+    if not all(prefixes) or size > max_share * len(prompts) * longest:
+        return None
+    return SharedPrefixes(prefixes, suffixes, prefix_of_prompt)
 
 
 def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
-    """Whether a model reads shared prompts as it reads them apart, tested on a few tokens.
+    """Return True if a model reads shared prompts like separate ones, tested on a few tokens.
 
-    `states_of` gives its last hidden states (B, L, H) for a trunk's inputs. If the model ignores
-    the mask or the positions, the error is as large as with wrong ones. Models with attention
-    windows never share: they need masks of their own.
+    If the model ignores the mask or the positions, the error is as large as with wrong ones. Models
+    with attention windows never share, because they need other masks.
+
+    Args:
+        model: The model.
+        states_of: Returns the last hidden states (B, L, H) for the inputs of its trunk.
     """
     config = model.config.get_text_config()
     layers = make_cache(model).layers
@@ -150,32 +150,32 @@ def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool
     if not layers or not all(isinstance(layer, GrowingLayer) for layer in layers):
         return False
     tenth = config.vocab_size // 10
-    prompts = [[tenth * i for i in prompt] for prompt, answers in TRIED for _ in answers]
-    responses = [[tenth * i for i in answer] for _, answers in TRIED for answer in answers]
+    prompts = [[tenth * i for i in prompt] for prompt, answers in PROBES for _ in answers]
+    responses = [[tenth * i for i in answer] for _, answers in PROBES for answer in answers]
     batch = pack(prompts, responses, 0, model.device)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             return _agree(model, batch, states_of)
-    except (TypeError, ValueError, RuntimeError):  # a trunk that knows no such mask
+    except (TypeError, ValueError, RuntimeError):  # the trunk does not support the mask
         return False
     finally:
         model.train(was_training)
 
 
 def _agree(model: Any, batch: TokenBatch, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
-    apart = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "position_ids")}
-    expected = states_of(apart)[:, -batch.width - 1 :][:, 1:][batch.mask].float()
-    packed = share_prompts(batch, model.dtype, worth=1.0)
+    separate = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "position_ids")}
+    expected = states_of(separate)[:, -batch.width - 1 :][:, 1:][batch.mask].float()
+    packed = share_prompts(batch, model.dtype, max_share=1.0)
     assert packed is not None
     inputs = packed.inputs
 
-    def error(**instead: Any) -> float:
-        states = states_of({**inputs, **instead}).flatten(0, 1)[packed.places]
+    def error(**changes: Any) -> float:
+        states = states_of({**inputs, **changes}).flatten(0, 1)[packed.state_indices]
         return float((states[:, 1:][batch.mask].float() - expected).norm())
 
     ids = inputs["input_ids"]
     wrong_positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), model.dtype).to(ids.device)
-    return error() < MISSED * min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask))
+    return error() < MAX_ERROR * min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask))

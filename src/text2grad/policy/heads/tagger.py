@@ -1,9 +1,8 @@
-"""A reward model that writes nothing: a head labels the response where it stands in the judge's
-prompt.
+"""A reward model that labels tokens instead of writing: a head reads the judge's prompt.
 
-One pass over the prompt gives the label of each token of the response, off a layer below the last
-(`policy.heads.head`), and the verdict is what the labels come to. Results are in characters of the
-response, since the policy in training may have another tokenizer.
+One pass over the prompt labels each token of the response from a layer below the last
+(`policy.heads.head`). The verdict is computed from the labels. Results are in characters of the
+response, because the trained policy may have another tokenizer.
 """
 
 from __future__ import annotations
@@ -21,55 +20,66 @@ from torch import Tensor
 from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
-from text2grad.policy.encode import encode_prompt
+from text2grad.policy.encode import count_excess, encode_prompt
 from text2grad.policy.heads.head import DEPTH, likeliest_labels, unweighted
 from text2grad.policy.model import Policy
 
-LEAST = 0.001
-"""The weight of a mark of which good and poor are equally likely: a span has one above 0."""
+MIN_WEIGHT = 0.001
+"""The weight of a mark whose good and poor labels are equally likely; span weights are positive."""
 TOO_LONG = Failure(kind="unsupported", message="prompt and response are longer than the model's context")
 NOT_FINITE = Failure(kind="invalid", message="the reward model's numbers are not finite")
-CHANGED = Failure(kind="unsupported", message="the response is not in the judge's prompt to the letter")
+NOT_VERBATIM = Failure(kind="unsupported", message="the response is not in the judge's prompt verbatim")
 
 
-def shown_at(message: str, response: str) -> list[tuple[int, Place]]:
-    """The character of a judge's last message at which each turn of a response begins, and the
-    turn's place in it.
+def find_turns(message: str, response: str) -> list[tuple[int, Place]]:
+    """Find each turn of a response in a judge's last message.
 
-    None at all if a tag in one was changed.
+    Returns:
+        Each turn's start in the message and its place in the response; empty if a turn was changed.
     """
-    found: list[tuple[int, Place]] = []
+    starts: list[tuple[int, Place]] = []
     end, closing = len(message), "\n</turn>" if isinstance(response, Transcript) else "\n"
     for turn in reversed(turns_of(response)):
         start = message.rfind(f"\n{response[turn.start : turn.end]}{closing}", 0, end) + 1
         if not start:
             return []
-        found.insert(0, (start, (turn.start, turn.end)))
+        starts.insert(0, (start, (turn.start, turn.end)))
         end = start
-    return found
+    return starts
 
 
-def place_in(aligned: Aligned, message: str, start: int, text: str) -> int | None:
-    """The character of a tokenised prompt at which `text` begins, which stands at `start` of its
-    last message.
+def find_text(aligned: Aligned, message: str, start: int, text: str) -> int | None:
+    """Return the position of a text in a tokenised prompt.
 
-    None if the tokenizer changes the text that it reads.
+    Args:
+        aligned: The tokens of the prompt and their characters.
+        message: The last message of the prompt.
+        start: The position of `text` in the message.
+        text: The text to find.
+
+    Returns:
+        The position, or None if the tokenizer changes the text.
     """
-    found = aligned.text.rfind(message.strip())  # chat templates strip turns
-    begin = found + start - (len(message) - len(message.lstrip()))
-    return begin if found >= 0 and aligned.text[begin : begin + len(text)] == text else None
+    offset = aligned.text.rfind(message.strip())  # chat templates strip turns
+    begin = offset + start - (len(message) - len(message.lstrip()))
+    return begin if offset >= 0 and aligned.text[begin : begin + len(text)] == text else None
 
 
 def balance(marks: Sequence[LabelledPlace]) -> float:
-    """The verdict that marks come to, -1 to 1: characters praised less those blamed, as a share of
-    both; 0 where nothing is marked."""
+    """Return a verdict in [-1, 1]: good minus poor characters as a share of both, or 0."""
     sizes = [mark.label * (mark.end - mark.start) for mark in marks]
     return sum(sizes) / max(1, sum(map(abs, sizes)))
 
 
 class Question(NamedTuple):
-    """A judge's prompt as ids, and the N tokens of the response in it that are not blank: their
-    indices in the prompt, characters in the response, and turns."""
+    """A judge's prompt as ids, and its N tokens that belong to the response and are not blank.
+
+    Attributes:
+        ids: The ids of the prompt.
+        tokens: The indices of the N tokens in the prompt.
+        places: Their characters in the response.
+        turns: The turns they belong to.
+    """
 
     ids: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -78,8 +88,7 @@ class Question(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Logits (N, 3) of N places in a response, as if a poor token had counted once in training, and
-    their turns."""
+    """Logits (N, 3) for N places of a response, corrected for class weights, and their turns."""
 
     places: tuple[Place, ...]
     turns: tuple[int, ...]
@@ -87,8 +96,7 @@ class Reading(NamedTuple):
 
 
 class Tagger:
-    """Labels the tokens of responses in judges' prompts; those of similar length are read
-    together."""
+    """Labels the tokens of responses in judges' prompts."""
 
     def __init__(self, policy: Policy, batch_size: int) -> None:
         self.policy, self.batch_size = policy, batch_size
@@ -96,55 +104,56 @@ class Tagger:
         self._table = TokenTable(policy.tokenizer)
 
     def excess(self, conversation: Sequence[Message]) -> int:
-        """Tokens by which the conversation exceeds the model's context."""
-        limit = self.policy.context
-        return 0 if limit is None else len(encode_prompt(self.policy.tokenizer, conversation)) - limit
+        """Return the tokens by which a conversation exceeds the model's context."""
+        return count_excess(self.policy.tokenizer, conversation, self.policy.context)
 
     def tag(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Completion | Failure]:
-        """The labelled places of each response `texts[i]` and the verdict they come to, without
-        words.
+        """Return the labelled places and the verdict of each response `texts[i]`.
 
-        A failure stands for a response that cannot be read whole, or whose numbers are not finite.
+        A response that does not fit, or whose numbers are not finite, yields a failure.
         """
-        return [self._completion(each) for each in self.read(conversations, texts)]
+        return [self._completion(reading) for reading in self.read(conversations, texts)]
 
     def read(self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]) -> list[Reading | Failure]:
-        """The logits of each response; equal questions are read once."""
-        asked = [self._question(*each) for each in zip(conversations, texts, strict=True)]
-        questions = sorted({each for each in asked if isinstance(each, Question)}, key=lambda each: len(each.ids))
-        read: dict[Question, Reading | Failure] = {}
+        """Return the logits of each response; equal questions are read once."""
+        results = [self._question(*pair) for pair in zip(conversations, texts, strict=True)]
+        distinct = {result for result in results if isinstance(result, Question)}
+        questions = sorted(distinct, key=lambda question: len(question.ids))
+        readings: dict[Question, Reading | Failure] = {}
         for start in range(0, len(questions), self.batch_size):
-            chosen = questions[start : start + self.batch_size]
-            read |= zip(chosen, self._pass(chosen), strict=True)
-        return [each if isinstance(each, Failure) else read[each] for each in asked]
+            batch = questions[start : start + self.batch_size]
+            readings |= zip(batch, self._read_batch(batch), strict=True)
+        return [result if isinstance(result, Failure) else readings[result] for result in results]
 
     def _question(self, conversation: Sequence[Message], text: str) -> Question | Failure:
         ids, message = encode_prompt(self.policy.tokenizer, conversation), conversation[-1].content
         if self.policy.context is not None and len(ids) > self.policy.context:
             return TOO_LONG
-        aligned, shown = self._table.align(ids), shown_at(message, text)
+        aligned, starts_of_turns = self._table.align(ids), find_turns(message, text)
         tokens: list[int] = []
         places: list[Place] = []
         turns: list[int] = []
-        for turn, (at, (start, end)) in enumerate(shown):
-            begin = place_in(aligned, message, at, text[start:end])
+        for turn, (position, (start, end)) in enumerate(starts_of_turns):
+            begin = find_text(aligned, message, position, text[start:end])
             if begin is None:
-                return CHANGED
+                return NOT_VERBATIM
             cores = (aligned.core_starts, aligned.core_ends)
             starts, ends = (np.clip(edge - begin + start, start, end) for edge in cores)
             inside = np.flatnonzero(starts < ends).tolist()
             tokens += inside
             places += [(int(starts[token]), int(ends[token])) for token in inside]
             turns += [turn] * len(inside)
-        return Question(tuple(ids), tuple(tokens), tuple(places), tuple(turns)) if shown else CHANGED
+        if not starts_of_turns:
+            return NOT_VERBATIM
+        return Question(tuple(ids), tuple(tokens), tuple(places), tuple(turns))
 
-    def _pass(self, questions: Sequence[Question]) -> list[Reading | Failure]:
+    def _read_batch(self, questions: Sequence[Question]) -> list[Reading | Failure]:
         policy, head = self.policy, self.policy.span_head
         assert head is not None
-        batch = policy.pack([each.ids for each in questions], [[]] * len(questions))
+        batch = policy.pack([question.ids for question in questions], [[]] * len(questions))
         readings: list[Reading | Failure] = []
         with policy.evaluating():
-            layers = policy.reader(policy.model, batch, every=True).layers
+            layers = policy.reader(policy.model, batch, all_layers=True).layers
             layer = layers[int(DEPTH * (len(layers) - 1))]  # (B, P, H), padded on the left
             for row, question in enumerate(questions):
                 columns = torch.tensor(question.tokens, device=layer.device) + layer.shape[1] - len(question.ids)
@@ -160,19 +169,18 @@ class Tagger:
         return Completion(text="", score=balance(marks), spans=marks)
 
     def marks(self, reading: Reading) -> tuple[LabelledPlace, ...]:
-        """The good and poor places, those of neighbouring tokens of a turn as one.
+        """Return the good and poor places, with neighbouring tokens of a turn merged.
 
-        A token's label is the likeliest, and its weight what it may be expected to pay: the
-        probability of good less that of poor. Neighbours share the mean.
+        A token gets its likeliest label, and as weight the expected reward: the probability of good
+        minus that of poor. The weight of a place is the mean of its tokens.
         """
         labels = likeliest_labels(reading.logits).tolist()
-        chances = reading.logits.softmax(dim=-1)  # (N, 3) of poor, neither and good
-        sure = (chances[:, 2] - chances[:, 0]).abs().clamp(min=LEAST).tolist()
-        found = []
-        each = zip(labels, reading.turns, reading.places, sure, strict=True)
-        for (label, _), run in groupby(each, key=itemgetter(0, 1)):
+        probabilities = reading.logits.softmax(dim=-1)  # (N, 3): poor, neither, good
+        token_weights = (probabilities[:, 2] - probabilities[:, 0]).abs().clamp(min=MIN_WEIGHT).tolist()
+        marks = []
+        tokens = zip(labels, reading.turns, reading.places, token_weights, strict=True)
+        for (label, _), run in groupby(tokens, key=itemgetter(0, 1)):
             _, _, places, weights = zip(*run, strict=True)
             if label:
-                mark = LabelledPlace(places[0][0], places[-1][1], label, round(fmean(weights), 3))
-                found.append(mark)
-        return tuple(found)
+                marks.append(LabelledPlace(places[0][0], places[-1][1], label, round(fmean(weights), 3)))
+        return tuple(marks)

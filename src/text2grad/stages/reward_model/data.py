@@ -14,9 +14,9 @@ from text2grad.critics.damage import corrupt_records
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message
-from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.encode import count_excess, encode_target
 from text2grad.policy.files.tokenizer import load_tokenizer
-from text2grad.policy.heads.tagger import shown_at
+from text2grad.policy.heads.tagger import find_turns
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.run_folder import RunFolder
@@ -97,7 +97,7 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, 
     It is empty if a tag in a turn had to be escaped.
     """
     turns = []
-    for position, (start, end) in shown_at(messages[-1].content, record.response):
+    for position, (start, end) in find_turns(messages[-1].content, record.response):
         spans = tuple(
             span.model_copy(update={"start": span.start - start, "end": span.end - start})
             for span in record.spans
@@ -167,7 +167,7 @@ def _shorten(policy: Policy, record: Feedback, pair: Pair, limit: int | None) ->
     target = len(encode_target(policy.tokenizer, pair.target))
 
     def excess(messages: Sequence[Message]) -> int:
-        return 0 if limit is None else len(encode_prompt(policy.tokenizer, messages)) + target - limit
+        return count_excess(policy.tokenizer, messages, limit, target)
 
     if excess(pair.prompt) <= 0:
         return pair

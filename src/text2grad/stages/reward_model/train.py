@@ -23,8 +23,8 @@ from text2grad.feedback import Feedback, Source, Span
 from text2grad.jsonl import write_jsonl
 from text2grad.page import signs
 from text2grad.page.quality import FEW_REMARKS
-from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
-from text2grad.policy.load import base_of, load_policy
+from text2grad.policy.adapters import BASE_DIGEST, hash_base_weights
+from text2grad.policy.load import base_model_name, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import RewardModel
@@ -108,7 +108,7 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
     if settings.score_head and pairs and all(pair.score is None for pair in pairs):
         raise UserError("no critique has a score for a score head to learn", "--reward_model.score_head false")
     run = stage.finalise(policy, facts_of_pairs(policy, pairs))
-    base = digest_of_base(policy.model) if settings.shared else ""
+    base = hash_base_weights(policy.model) if settings.shared else ""
     settings = run.config.reward_model
     with run.begin(start) as options:
         metrics = train_supervised(
@@ -153,7 +153,7 @@ def starting_model(run: RunFolder, settings: RewardModelSettings) -> PolicySetti
     start = policy
     if settings.model is not None:
         start = run.base.model_copy(update={"model": settings.model, "chat_template": None})
-    if settings.shared and base_of(start.model) != base_of(policy.model):
+    if settings.shared and base_model_name(start.model) != base_model_name(policy.model):
         problem = f"the reward model starts from {start.model}, the policy from {policy.model}: nothing to share"
         raise UserError(problem, "set reward_model.model null, or reward_model.shared false")
     if settings.shared and (start.lora is None or policy.lora is None):
