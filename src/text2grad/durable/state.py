@@ -85,9 +85,8 @@ class Training:
         Raises:
             UserError: The names or shapes of the weights differ.
         """
-        current = {
-            f"policy.{name}": weight for name, weight in self.policy.trainable_parameters().items()
-        } | self._masters()
+        parameters = self.policy.trainable_parameters()
+        current = {f"policy.{name}": weight for name, weight in parameters.items()} | self._masters()
         saved = {name: tensor for name, tensor in tensors.items() if name.startswith(("policy.", MASTER))}
         if {name: t.shape for name, t in current.items()} != {name: t.shape for name, t in saved.items()}:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")

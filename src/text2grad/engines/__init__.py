@@ -1,6 +1,5 @@
-"""Other trainers that run this recipe: the same task, critic, credit and PPO settings, and the same
-kind of folder.
+"""Other trainers for the same recipe: task, critic, credit, PPO settings and run folder.
 
-The local loop (`train.ppo`) is one process, exact and readable. An engine brings scale; rewards and
-advantages are computed by our functions in all of them.
+The local loop (`train.ppo`) is one process, exact and readable. An engine scales it; rewards and
+advantages are computed by the same functions.
 """

@@ -1,5 +1,4 @@
-"""Trajectories of another engine as one batch of the local loop's, and that loop's own scores for
-them."""
+"""Convert trajectories of another engine to a batch of the local loop, and score them."""
 
 from __future__ import annotations
 
@@ -27,11 +26,13 @@ from text2grad.train.rollout import (
 )
 
 
-class Judged(BaseModel):
-    """A sampled and judged answer; an engine carries it as JSON beside the trajectory.
+class JudgedAnswer(BaseModel):
+    """A sampled and judged answer, which an engine stores as JSON with the trajectory.
 
-    `number` is its prompt's place in the data. `between` is what others said, as in `Sample`; None
-    for an answer of one turn. `tokens` are those that the critic read and wrote.
+    Attributes:
+        number: The index of the prompt in the data.
+        between: The messages of others, as in `Sample`; None for an answer of one turn.
+        tokens: The number of tokens that the critic read and wrote.
     """
 
     number: int
@@ -44,14 +45,13 @@ class Judged(BaseModel):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A judged trajectory, with the statistics of policy, reference and value function at each of
-    its T ids, (T,).
+    """A judged trajectory of T ids, with per-token statistics (T,).
 
-    `last_value` is the value after the last one. `ref_logp` and `values` are zeros where there is
-    no reference, no value function.
+    `last_value` is the value after the last token. Without a reference or a value function,
+    `ref_logp` and `values` are None.
     """
 
-    judged: Judged
+    answer: JudgedAnswer
     prompt: Sequence[int]
     ids: Sequence[int]
     mask: Sequence[int]
@@ -62,46 +62,51 @@ class Trajectory:
     last_value: float = 0.0
 
     def sample(self) -> Sample:
-        """Return it as the local loop samples one."""
-        judged = self.judged
-        if judged.between is None:
-            return Sample(list(self.ids), judged.truncated)
+        """Return the trajectory as a sample of the local loop."""
+        answer = self.answer
+        if answer.between is None:
+            return Sample(list(self.ids), answer.truncated)
         mask = [bool(flag) for flag in self.mask]
-        return Sample(list(self.ids), judged.truncated, None, mask, judged.between, list(self.prompt))
+        return Sample(list(self.ids), answer.truncated, None, mask, answer.between, list(self.prompt))
 
 
 @dataclass
 class RecordedCritic:
-    """A critic whose judgements are known already."""
+    """A critic that returns recorded judgements."""
 
     judgements: Sequence[Judgement]
     source: Source = field(default_factory=lambda: Source(kind="program"))
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Return the judgements."""
+        """Return the recorded judgements."""
         return list(self.judgements)
 
 
-def scored(
+def score_trajectories(
     batch: Sequence[Trajectory],
     table: TokenTable,
     settings: PPOSettings,
     credit: CreditSettings,
-    coefficient: float,
+    beta: float,
 ) -> tuple[Responses, Rollout]:
-    """Rewards and advantages of a batch, by the local loop's own functions.
+    """Compute rewards and advantages of a batch with the local loop's functions.
 
-    The answers to one prompt stand together. `coefficient` is beta, of the KL.
+    Args:
+        batch: The trajectories; answers to the same prompt are neighbours.
+        table: The policy's tokens and their characters.
+        settings: Settings of the recipe.
+        credit: Settings of the credit assignment.
+        beta: The KL coefficient.
 
     Raises:
-        CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
-        FloatingPointError: a number is not finite, or the policy is far from its reference.
+        CritiquesFailed: More critiques failed than `ppo.max_failed` allows.
+        FloatingPointError: A number is not finite, or the policy is far from its reference.
     """
-    judged = [trajectory.judged for trajectory in batch]
-    critic = RecordedCritic([answer.judgement for answer in judged])
-    examples, samples = [answer.example for answer in judged], [trajectory.sample() for trajectory in batch]
+    answers = [trajectory.answer for trajectory in batch]
+    critic = RecordedCritic([answer.judgement for answer in answers])
+    examples, samples = [answer.example for answer in answers], [trajectory.sample() for trajectory in batch]
     responses = judge(examples, samples, table, critic, credit)
-    responses = replace(responses, critic_tokens=sum(answer.tokens for answer in judged))
+    responses = replace(responses, critic_tokens=sum(answer.tokens for answer in answers))
     refuse_failures(responses.judgements, settings.max_failed)
     masks = [[bool(flag) for flag in trajectory.mask] for trajectory in batch]
     tokens = pack([item.prompt for item in batch], [item.ids for item in batch], 0, "cpu", masks)
@@ -124,14 +129,15 @@ def scored(
         values=column([item.values for item in batch]),
         last_value=torch.tensor([item.last_value for item in batch]),
     )
-    rollout = build_rollout(tokens, responses, stats, settings, coefficient)
+    rollout = build_rollout(tokens, responses, stats, settings, beta)
     refuse_diverged(rollout, settings.max_kl)
     return responses, rollout
 
 
-def lost(number: int, example: Example, end: int) -> Trajectory:
-    """Stand in for a trajectory that an engine lost: its group keeps its size, and nothing is
-    learned of it."""
+def lost_trajectory(number: int, example: Example, end: int) -> Trajectory:
+    """Return a placeholder for a lost trajectory, so that its group keeps its size."""
     failure = Failure(kind="exhausted", message="the engine lost this trajectory")
     zero = torch.zeros(1)
-    return Trajectory(Judged(number=number, example=example, judgement=failure), [end], [end], [1], zero, zero)
+    return Trajectory(
+        JudgedAnswer(number=number, example=example, judgement=failure), [end], [end], [1], zero, zero
+    )

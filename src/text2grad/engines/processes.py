@@ -1,5 +1,4 @@
-"""The processes that `torchrun` or `accelerate launch` started for an engine, this one among
-them."""
+"""The process group that `torchrun` or `accelerate launch` started for an engine."""
 
 from __future__ import annotations
 
@@ -9,19 +8,19 @@ from typing import Any
 from text2grad.errors import UserError
 
 
-def joined(device: Any) -> Any:
-    """Join them, and return accelerate's state of them; alone where there are none. `device` is the
-    policy's."""
+def join_processes(device: Any) -> Any:
+    """Join the process group, if any, and return accelerate's state; `device` is the policy's."""
     from accelerate import PartialState
 
-    how = how_of(device)
-    return PartialState(cpu=how["use_cpu"], **{"backend": how["ddp_backend"]} if how["ddp_backend"] else {})
+    arguments = process_arguments(device)
+    backend = {"backend": arguments["ddp_backend"]} if arguments["ddp_backend"] else {}
+    return PartialState(cpu=arguments["use_cpu"], **backend)
 
 
-def how_of(device: Any) -> dict[str, Any]:
-    """The fields of transformers' arguments that say how processes on this device are joined.
+def process_arguments(device: Any) -> dict[str, Any]:
+    """Return the fields of transformers' arguments for a process group on this device.
 
-    With `use_cpu` accelerate drops DeepSpeed silently; without, it needs the name of the backend.
+    With `use_cpu` accelerate silently disables DeepSpeed, so DeepSpeed on a CPU needs the backend.
     """
     on_cpu = device.type == "cpu"
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
@@ -29,20 +28,18 @@ def how_of(device: Any) -> dict[str, Any]:
 
 
 def is_split(model: Any) -> bool:
-    """True where no process has all weights of a model that was trained: FSDP2, and DeepSpeed's
-    ZeRO-3."""
+    """Return True if the weights of a trained model are sharded (FSDP2, DeepSpeed's ZeRO-3)."""
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
 
 
-def refuse_lost_launch() -> None:
-    """Refuse to be one process where several were asked for: `accelerate launch --cpu` starts one,
-    silently.
+def refuse_failed_launch() -> None:
+    """Refuse a launch that silently started one process, like `accelerate launch --cpu`.
 
     Raises:
-        UserError: the environment has the address of a group, and no group.
+        UserError: The environment has the port of a process group, but no group.
     """
     if "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
         cure = "torchrun --standalone --nproc_per_node N -m text2grad.cli train ..."
-        raise UserError("several processes were asked for, and the launcher started one", cure)
+        raise UserError("several processes were requested, but the launcher started one", cure)

@@ -1,4 +1,7 @@
-"""Settings of the training engines and the options passed to them. Imports no torch."""
+"""Settings of the engine that trains.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""verl: its configuration, its run, and the policy that it leaves. Imports no verl, which may be
-elsewhere.
+"""Configure and run verl, and collect its policy. This module does not import verl.
 
-verl pins an older transformers, so it has an environment of its own. There its own `main_ppo` runs,
-with our agent loop, which asks our critic, and our trainer, whose advantages are those of
-`train.rollout.score` (`engines.verl_side`). `settle` writes everything that it reads to
-`ppo/<name>/verl`.
+verl pins an older transformers, so it has a separate environment. Its `main_ppo` runs there with
+our agent loop, which asks our critic, and our trainer, whose advantages are those of
+`train.rollout.score` (`engines.verl_side`). `write_inputs` writes all inputs to `ppo/<name>/verl`.
 """
 
 from __future__ import annotations
@@ -56,27 +54,28 @@ from text2grad.train.update import CLIP, VALUE_CLIP
 VERSION = "0.9.1"
 SIDE = "text2grad.engines.verl_side"
 NAME = "text2grad"
-"""The name of our trainer, estimator and agent loop in verl, and of our section in its
-configuration."""
+"""The name of our trainer, estimator, agent loop and section in verl's configuration."""
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
 NEVER_CLIPPED = 1e30
-"""verl clips negative advantages a second time, at this ratio."""
+"""The ratio at which verl clips negative advantages a second time."""
 OTHERS_SHARE = 2
-"""An episode may be this many times as long as the policy's own turns: others speak in it too."""
+"""The largest length of an episode, relative to the policy's turns in it."""
 START = "start-"
-"""The beginning of the name of a folder with an adapter merged into its base; then the adapter's
-digest."""
+"""The prefix of a folder with an adapter merged into its base; the adapter's digest follows."""
 INSTALL = f"pip install 'verl[verl-core]=={VERSION}' vllm text2grad=={version('text2grad')}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training run by verl: its folder and its settings.
+    """A training run with verl: its folder and its settings.
 
-    `place` is the folder `ppo/<name>`, `policy.model` what training starts from, `settings` the
-    whole configuration as YAML, of which the workers make the critic and the environment: `critic`
-    and `environment` name functions (`module:function`) of the file that holds it; "" where the
-    task has no environment. `prompt_tokens` is the length of the longest prompt.
+    Attributes:
+        place: The folder `ppo/<name>`.
+        policy: The starting policy.
+        settings: The complete configuration as YAML, for the workers.
+        critic: The function (`module:function`) that makes the critic from that file.
+        environment: The function that makes the environment, or an empty string.
+        prompt_tokens: The length of the longest prompt.
     """
 
     place: Path
@@ -94,34 +93,32 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of what verl reads and writes."""
+        """The folder of verl's inputs and outputs."""
         return self.place / "verl"
 
     @property
     def checkpoints(self) -> Path:
-        """verl's checkpoints, until the policy is written."""
+        """The folder of verl's checkpoints."""
         return self.folder / "checkpoints"
 
     @property
     def log(self) -> Path:
-        """The folder of metrics and samples, apart from those of an earlier policy until the run is
-        complete."""
+        """The folder of metrics and samples until the run is complete."""
         return self.folder if (self.place / "policy").is_dir() else self.place
 
     @property
     def prompts(self) -> int:
-        """Prompts of a step."""
+        """The number of prompts in a step."""
         return self.ppo.rollouts // self.ppo.samples_per_prompt
 
     @property
     def mini_batch(self) -> int:
-        """Answers of a mini-batch."""
+        """The number of answers in a mini-batch."""
         return self.ppo.rollouts // self.ppo.mini_batches
 
     @property
     def start(self) -> str:
-        """The model that verl loads: a hub name, or a folder with whole weights, which an adapter's
-        is not."""
+        """The model that verl loads: a hub name, or a folder with complete weights."""
         if is_adapter(self.policy.model):
             files = [Path(self.policy.model) / name for name in (ADAPTER_CONFIG, ADAPTER_FILE)]
             digest = hash_texts(sha256(file) for file in files if file.is_file())
@@ -130,58 +127,58 @@ class Job:
         return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
-# What is refused ----------------------------------------------------------------------------------
+# Refused settings ---------------------------------------------------------------------------------
 
 
 def refuse_unfit(job: Job) -> None:
-    """Refuse settings that verl cannot honour.
+    """Refuse settings that verl does not support.
 
     Raises:
-        UserError: names the setting and another one.
+        UserError: Names the setting and an alternative.
     """
-    ppo, gpus = job.ppo, cards(job.verl.options)
+    ppo, gpus = job.ppo, count_gpus(job.verl.options)
     unfit = {
-        "ppo.kl full: verl keeps the log-probabilities of the sampled tokens alone": (
+        "ppo.kl full: verl keeps log-probabilities of sampled tokens only": (
             ppo.kl == "full",
             "--ppo.kl k1",
         ),
-        "ppo.kl_target: verl's checkpoints do not hold our coefficient": (
+        "ppo.kl_target: verl's checkpoints do not contain our coefficient": (
             ppo.kl_target is not None,
             "--ppo.kl_target null",
         ),
         "ppo.schedule linear: verl has constant and cosine": (ppo.schedule == "linear", "--ppo.schedule cosine"),
-        f"policy.value_head {job.policy.value_head}: verl's value function has a trunk of its own": (
+        f"policy.value_head {job.policy.value_head}: verl's value function has a separate trunk": (
             ppo.valued and job.policy.value_head != "separate",
             "--policy.value_head separate",
         ),
-        "ppo.heldout_every: verl measures nothing of ours": (
+        "ppo.heldout_every: verl cannot run our evaluation": (
             ppo.heldout_every is not None,
             "--ppo.heldout_every null, then text2grad evaluate",
         ),
-        "ppo.keep_every: verl hands over the last policy alone": (
+        "ppo.keep_every: verl keeps only the last policy": (
             ppo.keep_every is not None,
             "--ppo.keep_every null",
         ),
         f"ppo.mini_batches {ppo.mini_batches} does not divide the {job.prompts} prompts of a step": (
             job.prompts % ppo.mini_batches > 0,
-            "ppo.rollouts / ppo.samples_per_prompt / ppo.mini_batches must be whole",
+            "ppo.rollouts / ppo.samples_per_prompt / ppo.mini_batches must be an integer",
         ),
-        f"{gpus} cards cannot share mini-batches of {job.mini_batch} answers": (
+        f"{gpus} GPUs cannot share mini-batches of {job.mini_batch} answers evenly": (
             job.mini_batch % gpus > 0,
-            "a multiple: raise ppo.rollouts, or lower ppo.mini_batches",
+            "raise ppo.rollouts to a multiple, or lower ppo.mini_batches",
         ),
         "policy.dtype float16 cannot be trained": (
             job.policy.dtype == "float16",
             "--policy.dtype bfloat16",
         ),
     }
-    for problem, (is_so, cure) in unfit.items():
-        if is_so:
+    for problem, (is_unfit, cure) in unfit.items():
+        if is_unfit:
             raise UserError(f"engine verl: {problem}", cure)
     refuse_greedy(job.generation)
 
 
-OURS = {
+OUR_SETTINGS = {
     "algorithm": "ppo.advantage, ppo.gamma, ppo.lam, ppo.kl and ppo.kl_coefficient",
     "reward": "critic.kind",
     NAME: "ppo, credit and generation",
@@ -243,22 +240,25 @@ OURS = {
     "critic.model.path": "policy.model",
     "critic.cliprange_value": "",
 }
-"""verl's keys that say what is learned, each with the setting of ours that says it; "" where
-nothing may."""
+"""Our settings by the verl keys that they determine; an empty string for fixed keys."""
 
 
-def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's keys that the user sets, each dotted.
+def user_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's options for verl by dotted keys.
 
     Raises:
-        UsageError: one of them would change what is learned.
+        UsageError: An option would change what is learned.
     """
     dotted = dict(_dotted("", options))
     for option in dotted:
         name = option.lstrip("+~")
-        ours = next((key for key in OURS if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")), None)
+        ours = next(
+            (key for key in OUR_SETTINGS if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")), None
+        )
         if ours is not None:
-            cure = f"set {OURS[ours]}" if OURS[ours] else "leave it out: it is the same in every engine"
+            cure = "leave it out: it is the same in every engine"
+            if OUR_SETTINGS[ours]:
+                cure = f"set {OUR_SETTINGS[ours]}"
             raise UsageError(f"engine.verl.options.{option} would change what is learned", cure)
     return dotted
 
@@ -271,25 +271,24 @@ def _dotted(prefix: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def cards(options: Mapping[str, Any]) -> int:
-    """Return how many cards train.
+def count_gpus(options: Mapping[str, Any]) -> int:
+    """Return the number of GPUs.
 
     Raises:
-        UsageError: the options do not say a number.
+        UsageError: The options are not positive integers.
     """
-    dotted = own_options(options)
+    dotted = user_options(options)
     counts = [dotted.get(f"trainer.{key}", 1) for key in ("nnodes", "n_gpus_per_node")]
     if not all(isinstance(count, int) and count > 0 for count in counts):
-        raise UsageError(f"engine.verl.options.trainer: {counts[0]} nodes of {counts[1]} cards", "give two numbers")
+        raise UsageError(f"engine.verl.options.trainer: {counts[0]} nodes of {counts[1]} GPUs", "give two integers")
     return int(counts[0] * counts[1])
 
 
 def check_python(python: str) -> None:
-    """Refuse an environment that cannot run verl with us: what is missing is asked of that Python.
+    """Refuse a Python whose environment lacks the right versions of verl or of this package.
 
     Raises:
-        UserError: it is no Python, or has another version of verl or of this package than is
-            needed.
+        UserError: It is not a Python, or has another version of either.
     """
     code = (
         "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef find(name):\n"
@@ -297,32 +296,29 @@ def check_python(python: str) -> None:
         "print(json.dumps([find('verl'), find('text2grad')]))"
     )
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-        verl, ours = json.loads(done.stdout)
+        process = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        verl, ours = json.loads(process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise UserError(
-            f"engine.verl.python {python} is no Python", "give the python of verl's environment"
-        ) from error
+        problem = f"engine.verl.python {python} is not a working Python"
+        raise UserError(problem, "give the python of verl's environment") from error
     if verl != VERSION:
-        problem = (
-            f"{python} has {f'verl {verl}' if verl else 'no verl'}, and verl {VERSION} is what this is written for"
-        )
-        raise UserError(problem, f"an environment of its own: {INSTALL}; then --engine.verl.python PATH")
+        problem = f"{python} has {f'verl {verl}' if verl else 'no verl'}, but verl {VERSION} is needed"
+        raise UserError(problem, f"in a separate environment: {INSTALL}; then --engine.verl.python PATH")
     if ours != version("text2grad"):
-        problem = f"{python} has {f'text2grad {ours}' if ours else 'no text2grad'} beside verl"
+        problem = f"{python} has {f'text2grad {ours}' if ours else 'no text2grad'}, not {version('text2grad')}"
         raise UserError(problem, f"{python} -m pip install text2grad=={version('text2grad')}")
 
 
-# What is written ----------------------------------------------------------------------------------
+# Inputs of verl -----------------------------------------------------------------------------------
 
 
 def configuration(job: Job) -> dict[str, Any]:
     """Return verl's configuration by dotted keys, without the user's options."""
     ppo = job.ppo
-    rows = _divisor(job.mini_batch // cards(job.verl.options), ppo.micro_batch_size)
+    rows = _divisor(job.mini_batch // count_gpus(job.verl.options), ppo.micro_batch_size)
     keys = {
         "algorithm.adv_estimator": NAME,
-        "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # verl then reads the reference
+        "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # makes verl load the reference
         **_data(job),
         **_model(job),
         **_sampling(job, rows),
@@ -330,7 +326,7 @@ def configuration(job: Job) -> dict[str, Any]:
         f"{ACTOR}.clip_ratio_low": CLIP,
         f"{ACTOR}.clip_ratio_high": ppo.clip_high or CLIP,
         f"{ACTOR}.clip_ratio_c": NEVER_CLIPPED,
-        **_trained(job, ACTOR, "fsdp_config", rows, ppo.lr),
+        **_optimisation(job, ACTOR, "fsdp_config", rows, ppo.lr),
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows,
         **_precision(job, "actor_rollout_ref.ref.fsdp_config"),
         "critic.enable": ppo.valued,
@@ -339,7 +335,7 @@ def configuration(job: Job) -> dict[str, Any]:
         **_trainer(job),
     }
     if ppo.valued:
-        keys |= _trained(job, "critic", "fsdp", rows, ppo.value_lr or ppo.lr)
+        keys |= _optimisation(job, "critic", "fsdp", rows, ppo.value_lr or ppo.lr)
         keys |= {"critic.model.path": job.start, "critic.cliprange_value": VALUE_CLIP}
     return keys
 
@@ -365,11 +361,11 @@ def _data(job: Job) -> dict[str, Any]:
 def _model(job: Job) -> dict[str, Any]:
     """Return the settings of the policy's model, and of its checkpoints."""
     keys: dict[str, Any] = {f"{MODEL}.path": job.start}
-    saved = ["model", "optimizer", "extra"]
+    checkpoint = ["model", "optimizer", "extra"]
     if job.policy.chat_template:
         keys[f"{MODEL}.custom_chat_template"] = Path(job.policy.chat_template).read_text(encoding="utf-8")
     if (lora := job.policy.lora) is None:
-        saved.append("hf_model")
+        checkpoint.append("hf_model")
     else:
         keys |= {
             f"{MODEL}.lora_rank": lora.r,
@@ -377,7 +373,7 @@ def _model(job: Job) -> dict[str, Any]:
             f"{MODEL}.target_modules": list(lora.targets) if lora.targets else "all-linear",
             f"{ROLLOUT}.load_format": "safetensors",
         }
-    return {**keys, f"{ACTOR}.checkpoint.save_contents": saved}
+    return {**keys, f"{ACTOR}.checkpoint.save_contents": checkpoint}
 
 
 def _sampling(job: Job, rows: int) -> dict[str, Any]:
@@ -390,7 +386,7 @@ def _sampling(job: Job, rows: int) -> dict[str, Any]:
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": rows,
         f"{ROLLOUT}.calculate_log_probs": not job.environment,
         f"{ROLLOUT}.dtype": "float32" if job.policy.dtype == "float32" else "bfloat16",
-        f"{ROLLOUT}.agent.num_workers": 1,  # each has a critic of its own
+        f"{ROLLOUT}.agent.num_workers": 1,  # each has its own critic
         f"{ROLLOUT}.agent.agent_loop_config_path": str((job.folder / "loop.yaml").absolute()),
         f"{ROLLOUT}.agent.default_agent_loop": NAME,
     }
@@ -416,8 +412,8 @@ def _trainer(job: Job) -> dict[str, Any]:
     }
 
 
-def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, Any]:
-    """Settings of a model that is trained: the policy, or the value function."""
+def _optimisation(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, Any]:
+    """Return the settings that train the policy or the value function."""
     ppo = job.ppo
     return {
         f"{part}.strategy": "fsdp2",
@@ -438,8 +434,7 @@ def _trained(job: Job, part: str, fsdp: str, rows: int, lr: float) -> dict[str, 
 
 
 def _precision(job: Job, part: str) -> dict[str, Any]:
-    """Return the types of a model that is computed in float32; by default verl computes in
-    bfloat16."""
+    """Return the types for computing in float32; verl's default is bfloat16."""
     if job.policy.dtype != "float32":
         return {}
     return {f"{part}.mixed_precision": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")}
@@ -451,16 +446,14 @@ def _divisor(count: int, most: int) -> int:
 
 
 def environment_variables() -> dict[str, str]:
-    """Return the variable that has verl import our side, and the modules that the user has it
-    import."""
-    modules = [
-        name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name not in ("", SIDE)
-    ]
+    """Return the variable that makes verl import our side and the user's modules."""
+    names = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    modules = [name for name in names if name not in ("", SIDE)]
     return {"VERL_USE_EXTERNAL_MODULES": ",".join([*modules, SIDE])}
 
 
-def settle(job: Job, examples: Sequence[Example]) -> None:
-    """Write what verl reads: `ppo.yaml`, `loop.yaml`, `settings.yaml` and `prompts.parquet`."""
+def write_inputs(job: Job, examples: Sequence[Example]) -> None:
+    """Write verl's inputs: `ppo.yaml`, `loop.yaml`, `settings.yaml` and `prompts.parquet`."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -468,7 +461,7 @@ def settle(job: Job, examples: Sequence[Example]) -> None:
     rows = [*prompt_rows(job, examples)]
     with report_disk_errors(job.folder):
         parquet.write_table(pa.Table.from_pylist(rows), job.folder / "prompts.parquet")
-        (job.folder / "ppo.yaml").write_text(written(job), encoding="utf-8")
+        (job.folder / "ppo.yaml").write_text(render_config(job), encoding="utf-8")
         loop = [{"name": NAME, "_target_": f"{SIDE}.CriticLoop"}]
         (job.folder / "loop.yaml").write_text(yaml.safe_dump(loop), encoding="utf-8")
         (job.folder / "settings.yaml").write_text(job.settings, encoding="utf-8")
@@ -477,8 +470,8 @@ def settle(job: Job, examples: Sequence[Example]) -> None:
 def prompt_rows(job: Job, examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
     """Yield the prompts of all steps as rows of verl's data set, in the order of the local loop."""
     order = prompt_order(len(examples), job.ppo, random.Random(job.seed))
-    chosen = (index for step in islice(order, job.ppo.steps) for index in step[:: job.ppo.samples_per_prompt])
-    for number, index in enumerate(chosen):
+    indices = (index for step in islice(order, job.ppo.steps) for index in step[:: job.ppo.samples_per_prompt])
+    for number, index in enumerate(indices):
         example = examples[index]
         yield {
             "prompt": [message.model_dump() for message in example.prompt],
@@ -488,8 +481,8 @@ def prompt_rows(job: Job, examples: Sequence[Example]) -> Iterator[dict[str, Any
         }
 
 
-def written(job: Job) -> str:
-    """Return `ppo.yaml`: our part of verl's configuration, over its own defaults."""
+def render_config(job: Job) -> str:
+    """Return `ppo.yaml`, our configuration on top of verl's defaults."""
     tree: dict[str, Any] = {"defaults": ["ppo_trainer", "_self_"]}
     for key, value in configuration(job).items():
         *sections, last = key.split(".")
@@ -506,42 +499,41 @@ def written(job: Job) -> str:
         "credit": job.credit.model_dump(mode="json"),
         "generation": job.generation.model_dump(mode="json"),
     }
-    head = f"# {job.place.name}: written for verl {VERSION}; keys of your own go into engine.verl.options.\n"
+    head = f"# {job.place.name}: written for verl {VERSION}; set other keys in engine.verl.options.\n"
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
 def command(job: Job, python: str) -> list[str]:
-    """Return the command that runs verl's own trainer; the user's options come last."""
+    """Return the command that runs verl's trainer; the user's options come last."""
     folder = job.folder.absolute()
     return [
         *(python, "-m", "verl.trainer.main_ppo", "--config-dir", str(folder), "--config-name", "ppo"),
-        *(f"hydra.run.dir={_quoted(str(folder))}", "hydra.output_subdir=null"),
-        *(f"{key}={_quoted(value)}" for key, value in own_options(job.verl.options).items()),
+        *(f"hydra.run.dir={_quote(str(folder))}", "hydra.output_subdir=null"),
+        *(f"{key}={_quote(value)}" for key, value in user_options(job.verl.options).items()),
     ]
 
 
-def _quoted(value: Any) -> str:
-    """A value as verl's command line reads it."""
+def _quote(value: Any) -> str:
+    """Quote a value for verl's command line."""
     if isinstance(value, str):
         return value if re.fullmatch(r"[\w./:@-]+", value) else "'" + value.replace("'", r"\'") + "'"
     return json.dumps(value)
 
 
 def plan(job: Job, python: str) -> str:
-    """Return what would run: the configuration, and the command."""
+    """Return the configuration and the command as text."""
     variables = " ".join(f"{name}={value}" for name, value in environment_variables().items())
-    return f"{written(job)}\n{variables} {shlex.join(command(job, python))}\n"
+    return f"{render_config(job)}\n{variables} {shlex.join(command(job, python))}\n"
 
 
 # The run ------------------------------------------------------------------------------------------
 
 
 def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode = "auto") -> None:
-    """Train from start to end, or from the last checkpoint of an unfinished run, in its folder.
+    """Train in the folder of the job, from the last checkpoint of an unfinished run if any.
 
     Raises:
-        UserError: the settings of the unfinished run were others, verl fails, or one of our
-            functions stops it.
+        UserError: The settings of the unfinished run changed, or verl or our part of it failed.
     """
     with lock_folder(job.place):
         if resume == "restart":
@@ -549,59 +541,58 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
         elif resume == "auto":
             refuse_other_settings(job)
         write_start(job)
-        settle(job, examples)
+        write_inputs(job, examples)
         run(job, python)
         collect(job, python)
 
 
 def refuse_other_settings(job: Job) -> None:
-    """Refuse to resume a run whose part of verl's configuration has changed.
+    """Refuse to resume a run whose configuration has changed.
 
     Raises:
-        UserError: names the keys that changed.
+        UserError: Names the changed keys.
     """
     file = job.folder / "ppo.yaml"
     if not (job.checkpoints / LATEST).is_file() or not file.is_file():
         return
     before, now = (
-        {key: value for key, value in _dotted("", yaml.safe_load(text)) if not key.startswith(MANNER)}
-        for text in (file.read_text("utf-8"), written(job))
+        {key: value for key, value in _dotted("", yaml.safe_load(text)) if not key.startswith(CHANGEABLE)}
+        for text in (file.read_text("utf-8"), render_config(job))
     )
     refuse_changed(job.place, before, now)
 
 
-MANNER = ("trainer.logger", "ray_kwargs.", *(f"{NAME}.{key}" for key in ("folder", "working_folder")))
-MANNER += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_kl"))
+CHANGEABLE = ("trainer.logger", "ray_kwargs.", *(f"{NAME}.{key}" for key in ("folder", "working_folder")))
+CHANGEABLE += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_kl"))
 """Keys of `ppo.yaml` that may change before a run is resumed."""
 LATEST = "latest_checkpointed_iteration.txt"
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A policy without its weights, which only verl loads: its size and shape, and its
-    tokenizer."""
+    """A policy without weights, which only verl loads: its shape and tokenizer."""
 
     model: Any
     tokenizer: Any
     device: torch.device
 
     @classmethod
-    def of(cls, settings: PolicySettings) -> Skeleton:
+    def load(cls, settings: PolicySettings) -> Skeleton:
         """Read the configuration and the tokenizer of a model.
 
         Raises:
-            UserError: there is no such model.
+            UserError: The model does not exist.
         """
         tokenizer = load_tokenizer(settings.model, settings.chat_template)
         base = base_model_name(local_model(settings.model))
         config = read_config(base)
-        with torch.device("meta") as nowhere:
+        with torch.device("meta") as device:
             model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-            return cls(add_lora(model, settings.lora, base) if settings.lora else model, tokenizer, nowhere)
+            return cls(add_lora(model, settings.lora, base) if settings.lora else model, tokenizer, device)
 
 
 def clear(job: Job) -> None:
-    """Remove what an unfinished run has left."""
+    """Remove the files of an unfinished run."""
     shutil.rmtree(job.folder, ignore_errors=True)
     if job.log == job.place:
         for name in LOGS:
@@ -609,7 +600,7 @@ def clear(job: Job) -> None:
 
 
 def write_start(job: Job) -> None:
-    """Write the model that training starts from, merged in float32, where it is an adapter."""
+    """Write the starting model, merged in float32, if the policy is an adapter."""
     if is_adapter(job.policy.model) and not Path(job.start).is_dir():
         merged = job.policy.model_copy(update={"lora": None, "dtype": "float32", "device": "cpu"})
         policy = load_policy(merged)
@@ -622,35 +613,34 @@ def write_start(job: Job) -> None:
 
 
 def run(job: Job, python: str) -> None:
-    """Run verl to its end; what it prints goes to `verl/log.txt`.
+    """Run verl to its end, with its output in `verl/log.txt`.
 
     Raises:
-        UserError: it failed; with the line that says why, ours where one of our functions stopped
-            it.
+        UserError: verl failed; has our error if our part failed, else verl's last error.
     """
     output, problem = job.folder / "log.txt", job.folder / PROBLEM
     problem.unlink(missing_ok=True)
     variables = {**os.environ, **environment_variables()}
-    listening, line = StopRequest(), ProgressLine(job.place.name, job.ppo.steps)
-    with listening, output.open("a", encoding="utf-8") as log, line:
+    line = ProgressLine(job.place.name, job.ppo.steps)
+    with StopRequest(), output.open("a", encoding="utf-8") as log, line:
         process = subprocess.Popen(
             command(job, python), env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            shown = -1
+            reported = -1
             while process.poll() is None:
-                shown = _show(job, line, shown)
+                reported = _report_step(job, line, reported)
                 stop_here()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)
-            _show(job, line, shown)
+            _report_step(job, line, reported)
         finally:
-            if process.poll() is None:  # stopped: verl resumes from its last checkpoint
+            if process.poll() is None:  # stopped by a signal; verl resumes from its last checkpoint
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
     if problem.is_file():
-        line_of_worker = json.loads(problem.read_text(encoding="utf-8"))
-        raise UserError(line_of_worker["problem"], line_of_worker["cure"])
+        failure = json.loads(problem.read_text(encoding="utf-8"))
+        raise UserError(failure["problem"], failure["cure"])
     if process.returncode:
         raise UserError(f"verl failed: {_last_error(output)}", f"its output is in {output}")
 
@@ -658,12 +648,12 @@ def run(job: Job, python: str) -> None:
 PROBLEM = "problem.json"
 
 
-def _show(job: Job, line: ProgressLine, shown: int) -> int:
-    """Show the last step in the metrics unless it was `shown`, and return it."""
+def _report_step(job: Job, line: ProgressLine, reported: int) -> int:
+    """Report the last step in the metrics if it is later than `reported`, and return it."""
     file = job.log / LOGS[0]
     rows = split_lines(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else []
-    row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": shown}
-    if row["step"] > shown:
+    row = json.loads(rows[-1]) if rows and rows[-1].endswith("}") else {"step": reported}
+    if row["step"] > reported:
         figures = (f"{name} {row[name]:.3g}" for name in ("score", "kl") if name in row)
         line.finish_step(row["step"], " ".join(figures))
     return int(row["step"])
@@ -672,15 +662,15 @@ def _show(job: Job, line: ProgressLine, shown: int) -> int:
 def _last_error(output: Path) -> str:
     lines = split_lines(output.read_text(encoding="utf-8", errors="replace"))
     errors = [line.strip() for line in lines if re.search(r"^\S*(Error|Exception)\b|\bError: ", line)]
-    last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "nothing was printed")
+    last = errors[-1] if errors else next((line for line in reversed(lines) if line.strip()), "no output")
     return last[:300]
 
 
 def collect(job: Job, python: str) -> None:
-    """Make what verl leaves a folder like that of the local loop: the policy, metrics and samples.
+    """Move verl's policy, metrics and samples to the run folder, as the local loop writes them.
 
     Raises:
-        UserError: verl ended before its last step, or its own merger fails.
+        UserError: verl ended before its last step, or its merger failed.
     """
     latest = job.checkpoints / LATEST
     step = int(latest.read_text(encoding="utf-8")) if latest.is_file() else 0
@@ -699,7 +689,7 @@ def collect(job: Job, python: str) -> None:
 
 
 def _write_policy(job: Job, python: str, actor: Path, folder: Path) -> None:
-    """Write model or adapter of verl's checkpoint `actor`, and the tokenizer."""
+    """Write the model or adapter of verl's checkpoint `actor` and the tokenizer."""
     if job.policy.lora is None:
         shutil.copytree(actor / "huggingface", folder)
     else:
@@ -709,17 +699,16 @@ def _write_policy(job: Job, python: str, actor: Path, folder: Path) -> None:
 
 
 def _merge_adapter(job: Job, python: str, actor: Path, out: Path) -> None:
-    """Write the adapter of a sharded checkpoint, with verl's own merger."""
+    """Write the adapter of a sharded checkpoint with verl's merger."""
     merged = job.folder / "merged"
-    words = [python, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-    words += ["--local_dir", str(actor), "--target_dir", str(merged)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(
-            f"verl's merger failed: {split_lines(done.stderr.strip() or '-')[-1][:300]}", shlex.join(words)
-        )
+    merge = [python, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    merge += ["--local_dir", str(actor), "--target_dir", str(merged)]
+    process = subprocess.run(merge, capture_output=True, text=True, check=False)
+    if process.returncode:
+        reason = split_lines(process.stderr.strip() or "-")[-1][:300]
+        raise UserError(f"verl's merger failed: {reason}", shlex.join(merge))
     shutil.move(merged / "lora_adapter", out)
-    file = out / "adapter_config.json"
-    shape = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps({**shape, "base_model_name_or_path": job.start}, indent=1), encoding="utf-8")
+    file = out / ADAPTER_CONFIG
+    config = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**config, "base_model_name_or_path": job.start}, indent=1), encoding="utf-8")
     shutil.rmtree(merged)

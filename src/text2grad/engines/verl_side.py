@@ -1,8 +1,7 @@
-"""Our part inside verl's processes: an agent loop that asks our critic, and a trainer with our
-advantages.
+"""Our part in verl's processes: an agent loop with our critic, a trainer with our advantages.
 
-verl imports this wherever it runs (`VERL_USE_EXTERNAL_MODULES`); its configuration has a section
-`text2grad`, which `engines.verl` writes.
+verl imports this module in each process (`VERL_USE_EXTERNAL_MODULES`). `engines.verl` writes the
+section `text2grad` of its configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.align.rewards import get_table
 from text2grad.durable.log import LOGS, append_line, truncate_log
-from text2grad.engines.experience import Judged, Trajectory, lost, scored
+from text2grad.engines.experience import JudgedAnswer, Trajectory, lost_trajectory, score_trajectories
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Critic, Example, count_critic_tokens
@@ -50,7 +49,7 @@ with optional_packages():
     from verl.workers.utils.padding import response_from_nested
 
 CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT = 600.0, 2, 64
-UPDATED = {
+METRIC_NAMES = {
     "actor/pg_loss": "policy_loss",
     "actor/pg_clipfrac": "clip_fraction",
     "actor/grad_norm": "grad_norm",
@@ -59,8 +58,8 @@ UPDATED = {
     "timing_s/update_actor": "seconds_update",
     "timing_s/update_weights": "seconds_weights",
 }
-"""verl's metrics that have a name in the local loop's, or are worth one."""
-SCORED = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
+"""Our names of verl's metrics."""
+SCORING_TIMES = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
 
 
 # The agent loop: in verl's rollout workers --------------------------------------------------------
@@ -68,23 +67,22 @@ SCORED = ("timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/
 
 @dataclass
 class Parts:
-    """The critic, its queue and the maker of environments, shared by all trajectories of a
-    worker."""
+    """The critic, its queue and the maker of environments, shared by a worker's trajectories."""
 
     critic: Critic
     queue: CriticQueue
     make: MakeEnvironment | None
-    counted: float = 0.0
+    tokens: float = 0.0
 
     def new_tokens(self) -> float:
-        """Tokens that the critic has read and written since the last call."""
-        before, self.counted = self.counted, count_critic_tokens(self.critic)
-        return self.counted - before
+        """Return the number of tokens that the critic used since the last call."""
+        before, self.tokens = self.tokens, count_critic_tokens(self.critic)
+        return self.tokens - before
 
 
 @contextmanager
-def reporting(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
-    """Write an error to the run's folder, since verl loses what a worker raises."""
+def report_errors(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Write an error to the run's folder, because verl loses the errors of its workers."""
     try:
         yield
     except kinds as error:
@@ -94,57 +92,56 @@ def reporting(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
 
 
 @cache
-def parts_of(folder: Path, critic: str, environment: str, working_folder: str) -> Parts:
-    """Make critic and environment of the settings in a folder, once for each worker."""
-    os.chdir(working_folder)  # relative paths and modules of the user's own are looked up there
+def get_parts(folder: Path, critic: str, environment: str, working_folder: str) -> Parts:
+    """Make the critic and environments of the settings in a folder, once for each worker."""
+    os.chdir(working_folder)  # for relative paths and the user's modules
     settings = folder / "settings.yaml"
-    with reporting(folder, Exception):
-        made = made_by("critic", critic)(settings, folder)
-        make = made_by("environment", environment)(settings) if environment else None
-    return Parts(made, CriticQueue(made, CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT), make)
+    with report_errors(folder, Exception):
+        worker_critic: Critic = load_function("critic", critic)(settings, folder)
+        make = load_function("environment", environment)(settings) if environment else None
+    return Parts(worker_critic, CriticQueue(worker_critic, CRITIC_SECONDS, CRITIC_RETRIES, IN_FLIGHT), make)
 
 
-def made_by(what: str, name: str) -> Callable[..., Any]:
-    """Return the function that a name stands for."""
-    function: Callable[..., Any] = load_named(what, name, kinds=(FunctionType,))
+def load_function(label: str, name: str) -> Callable[..., Any]:
+    """Return the function of a name `module:function`."""
+    function: Callable[..., Any] = load_named(label, name, kinds=(FunctionType,))
     return function
 
 
 @cache
-def ends_of(model: str, tokenizer: Any) -> list[int]:
+def get_stop_ids(model: str, tokenizer: Any) -> list[int]:
     """Return the ids that end an answer, as in the local loop."""
     try:
         config = GenerationConfig.from_pretrained(model)
-    except OSError:  # it has none
+    except OSError:  # the model has none
         config = None
     return stop_ids(tokenizer, SimpleNamespace(generation_config=config))
 
 
 class CriticLoop(AgentLoopBase):  # type: ignore[misc]
-    """One answer to a prompt, or one episode, sampled by verl's servers and judged by our
-    critic."""
+    """Samples an answer or an episode with verl's servers, and judges it with our critic."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         ours = self.config[NAME]
-        self.folder = folder_of(self.config)
-        self.parts = parts_of(self.folder, ours.critic, ours.environment, ours.working_folder)
+        self.folder = get_folder(self.config)
+        self.parts = get_parts(self.folder, ours.critic, ours.environment, ours.working_folder)
         self.table: TokenTable = get_table(self.tokenizer)
-        self.ends = ends_of(self.config.actor_rollout_ref.model.path, self.tokenizer)
-        self.settings = GenerationSettings.model_validate(plain(ours.generation))
+        self.ends = get_stop_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
+        self.settings = GenerationSettings.model_validate(to_plain(ours.generation))
         self.room = self.rollout_config.prompt_length + self.rollout_config.response_length
         self.logps: list[float] | None = []
         self.extra_fields: dict[str, Any] = {}
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-        """Sample and judge; a critique that fails is data, a mistake in the set-up ends the run."""
+        """Sample and judge; a failed critique is data, but a mistake of the user ends the run."""
         row = kwargs["extra_info"]
         example = Example.model_validate_json(row["example"])
-        with reporting(self.folder, UserError):  # any other error loses this trajectory alone
-            prompt, sample = await self._sampled(sampling_params, example)
+        with report_errors(self.folder, UserError):  # other errors lose only this trajectory
+            prompt, sample = await self._sample(sampling_params, example)
             words, _ = decode_sample(self.table, example, sample)
             (judgement,) = await asyncio.wrap_future(self.parts.queue.submit([(example, words)]))
-        judged = Judged(
+        answer = JudgedAnswer(
             number=int(row["index"]),
             example=example,
             judgement=judgement,
@@ -160,22 +157,23 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
             reward_score=getattr(judgement, "score", None) or 0.0,
             num_turns=2 if sample.between is None else 2 * len(sample.between),
             metrics={},
-            extra_fields={**self.extra_fields, NAME: judged.model_dump_json(), "reward_extra_info": {}},
+            extra_fields={**self.extra_fields, NAME: answer.model_dump_json(), "reward_extra_info": {}},
         )
 
-    async def _sampled(self, params: dict[str, Any], example: Example) -> tuple[list[int], Sample]:
+    async def _sample(self, params: dict[str, Any], example: Example) -> tuple[list[int], Sample]:
         make = self.parts.make
         if make is None:
             prompt = encode_prompt(self.tokenizer, example.prompt)
             return prompt, await self._turn(params, prompt)
         episode = await asyncio.to_thread(Episode.start, self.tokenizer, example, make)
         for turn in range(self.settings.max_turns):
-            has_room = self._no_room if turn + 1 == self.settings.max_turns else self._has_room
+            last = turn + 1 == self.settings.max_turns
             sample = await self._turn(params, episode.dialogue.all_ids)
-            await asyncio.to_thread(episode.advance, sample, self.table.align(sample.ids).text, has_room)
+            words, has_room = self.table.align(sample.ids).text, (lambda _: False) if last else self._has_room
+            await asyncio.to_thread(episode.advance, sample, words, has_room)
             if episode.over:
                 break
-        self.logps = None  # others' ids have none
+        self.logps = None  # ids of others have none
         return episode.dialogue.prompt, episode.sample()
 
     async def _turn(self, params: dict[str, Any], ids: Sequence[int]) -> Sample:
@@ -186,11 +184,8 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         self.logps, self.extra_fields = answer.log_probs, answer.extra_fields
         return Sample(list(answer.token_ids), answer.token_ids[-1] not in self.ends)
 
-    def _has_room(self, thread: Dialogue) -> bool:
-        return len(thread.all_ids) + self.settings.max_new_tokens <= int(self.room)
-
-    def _no_room(self, thread: Dialogue) -> bool:
-        return False
+    def _has_room(self, dialogue: Dialogue) -> bool:
+        return len(dialogue.all_ids) + self.settings.max_new_tokens <= int(self.room)
 
 
 # The trainer: in verl's task runner ---------------------------------------------------------------
@@ -198,55 +193,51 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
 
 @register_adv_est(NAME)  # type: ignore[untyped-decorator]
 def refuse_other_trainers(**_: Any) -> Any:
-    """verl gives an estimator the sum of rewards and KL; ours needs verdict, words and KL apart,
-    from our trainer.
+    """Refuse verl's own trainer, which passes only the sum of rewards and KL to an estimator.
 
     Raises:
-        UserError: verl's own trainer calls it.
+        UserError: Always.
     """
-    raise UserError(f"{NAME}'s advantages are computed in its own trainer", f"trainer.v1.trainer_mode={NAME}")
+    problem = f"the advantages of {NAME} are computed in its own trainer"
+    raise UserError(problem, f"set trainer.v1.trainer_mode={NAME}")
 
 
 @register_trainer(NAME)
 class Trainer(PPOTrainerSync):  # type: ignore[misc]
-    """verl's synchronous trainer, whose advantages are those of the local loop
-    (`experience.scored`)."""
+    """verl's synchronous trainer with the advantages of the local loop."""
 
     trainer_mode = property(lambda self: "sync", lambda self, name: None)
 
     def init(self) -> None:
-        """Initialise verl's trainer, and cut off metrics and samples of steps after its
-        checkpoint."""
+        """Initialise verl's trainer, and remove metrics and samples after its checkpoint."""
         super().init()
         ours = self.config[NAME]
         self.folder = Path(ours.folder)
-        self.ppo = PPOSettings.model_validate(plain(ours.ppo))
-        self.credit = CreditSettings.model_validate(plain(ours.credit))
+        self.ppo = PPOSettings.model_validate(to_plain(ours.ppo))
+        self.credit = CreditSettings.model_validate(to_plain(ours.credit))
         self.table = get_table(self.tokenizer)
         self.described: dict[str, float] = {}
         for name in LOGS:
             truncate_log(self.folder / name, self.global_steps)
 
     def _compute_values(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Compute values, and the value after the last token, which verl drops: it bootstraps a cut
-        answer."""
+        """Compute values, including the one after the last token, which bootstraps cut answers."""
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info.update({"compute_loss": False, "temperature": temperature})
         ray.get(self.critic_wg.infer_batch(batch).futures)
         where = {"keys": batch.keys, "partition_id": batch.partition_id}
         data = transfer_queue.kv_batch_get(**where, select_fields=["values", "response_mask"])
-        last = nested([row[-1:].float() for row in data["values"].unbind()])
+        last = to_nested([row[-1:].float() for row in data["values"].unbind()])
         fields = {"values": response_from_nested(data["values"], data["response_mask"]), "last_value": last}
         transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Compute our advantages of all rows but those that verl added to fill its last
-        mini-batch."""
-        folder = folder_of(self.config)
+        """Compute our advantages of all rows except verl's padding."""
+        folder = get_folder(self.config)
         if (folder / PROBLEM).is_file():
             raise UserError("a worker failed", f"see {folder / PROBLEM}")
-        with reporting(folder, UserError, FloatingPointError):
+        with report_errors(folder, UserError, FloatingPointError):
             return self._advantages(batch, metrics)
 
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -255,57 +246,57 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         where = {"keys": batch.keys, "partition_id": batch.partition_id}
         data = transfer_queue.kv_batch_get(**where, select_fields=names)
         real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
-        trajectories = {batch.keys[row]: trajectory_of(data, row) for row in real}
-        ordered = full_groups(trajectories, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
+        trajectories = {batch.keys[row]: read_trajectory(data, row) for row in real}
+        ordered = fill_groups(trajectories, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
         coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
-        answers = [trajectory for _, trajectory in ordered]
-        responses, rollout = scored(answers, self.table, self.ppo, self.credit, coefficient)
+        responses, rollout = score_trajectories(
+            [trajectory for _, trajectory in ordered], self.table, self.ppo, self.credit, coefficient
+        )
         self.described = compute_metrics(responses, rollout, coefficient)
         step = self.global_steps - 1
         if is_due(step, self.ppo.steps, SAMPLES_EVERY):
             for strip in token_strips(step, responses, rollout, STRIPS, self.ppo.valued):
                 append_line(self.folder / LOGS[1], strip)
         rows = {key: row for row, (key, _) in enumerate(ordered)}
-        learned = rollout.loss_mask.long()
+        loss_mask = rollout.loss_mask.long()
         columns = {
             "advantages": rollout.advantages,
             "returns": rollout.returns,
             "token_level_rewards": rollout.rewards,
             "rm_scores": rollout.delta,
-            "response_mask": learned,  # what the loss is taken over, and
-            "loss_mask": learned,  # what its mean divides by
+            "response_mask": loss_mask,  # the tokens of the loss
+            "loss_mask": loss_mask,  # the denominator of its mean
         }
         lengths = data["response_mask"].offsets().diff().tolist()
 
         def put_back(column: Any) -> Any:
             parts = zip(batch.keys, lengths, strict=True)
-            return nested([column[rows[k], :n] if k in rows else column.new_zeros(n) for k, n in parts])
+            return to_nested([column[rows[k], :n] if k in rows else column.new_zeros(n) for k, n in parts])
 
         fields = {name: put_back(column) for name, column in columns.items()}
         return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Compute verl's metrics, and write those with a name in the local loop to
-        `metrics.jsonl`."""
+        """Compute verl's metrics, and write our metrics of the step to `metrics.jsonl`."""
         super()._compute_metrics(batch, metrics, *args, **kwargs)
-        updated = {ours: metrics[theirs] for theirs, ours in UPDATED.items() if theirs in metrics}
-        line = {**self.described, **updated, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORED)}
+        updated = {ours: metrics[theirs] for theirs, ours in METRIC_NAMES.items() if theirs in metrics}
+        line = {**self.described, **updated, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORING_TIMES)}
         metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
         finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}
         append_line(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 
 
-def trajectory_of(data: Any, row: int) -> Trajectory:
-    """Return a row of verl's batch as a trajectory."""
+def read_trajectory(data: Any, row: int) -> Trajectory:
+    """Read a trajectory from a row of verl's batch."""
 
     def numbers(name: str) -> Any:
         return data[name][row].float() if name in data else None
 
     extra = data["extra_fields"][row]
-    judged = Judged.model_validate_json(getattr(extra, "data", extra)[NAME])
+    answer = JudgedAnswer.model_validate_json(getattr(extra, "data", extra)[NAME])
     last = numbers("last_value")
     return Trajectory(
-        judged=judged,
+        answer=answer,
         prompt=data["prompts"][row].tolist(),
         ids=data["responses"][row].tolist(),
         mask=data["response_mask"][row].tolist(),
@@ -317,33 +308,32 @@ def trajectory_of(data: Any, row: int) -> Trajectory:
     )
 
 
-def full_groups(trajectories: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
-    """Put the answers to one prompt together, prompts in the order of the data, and fill groups
-    that lost some.
+def fill_groups(trajectories: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
+    """Group the answers by prompt in the order of the data, and fill incomplete groups.
 
-    A key is verl's, PROMPT_SESSION_OUTPUT.
+    The keys are verl's, PROMPT_SESSION_OUTPUT.
     """
-    ordered = sorted(trajectories.items(), key=lambda item: (item[1].judged.number, int(item[0].rsplit("_", 2)[1])))
+    ordered = sorted(trajectories.items(), key=lambda item: (item[1].answer.number, int(item[0].rsplit("_", 2)[1])))
     filled: list[tuple[str, Trajectory]] = []
-    for number, group in itertools.groupby(ordered, key=lambda item: item[1].judged.number):
+    for number, group in itertools.groupby(ordered, key=lambda item: item[1].answer.number):
         members = list(group)
-        example = members[0][1].judged.example
-        filled += [*members, *[("", lost(number, example, end))] * (size - len(members))]
+        example = members[0][1].answer.example
+        filled += [*members, *[("", lost_trajectory(number, example, end))] * (size - len(members))]
     return filled
 
 
-def folder_of(config: Any) -> Path:
-    """Return the folder of what `engines.verl` wrote."""
+def get_folder(config: Any) -> Path:
+    """Return the folder of verl's inputs."""
     return Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).parent
 
 
-def nested(rows: Sequence[Any]) -> Any:
-    """Return rows of different lengths as verl holds them."""
+def to_nested(rows: Sequence[Any]) -> Any:
+    """Return rows of different lengths as a jagged tensor."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
-def plain(section: Any) -> Any:
-    """Return a section of verl's configuration as dictionaries and lists."""
+def to_plain(section: Any) -> Any:
+    """Convert a section of verl's configuration to dictionaries and lists."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(section, resolve=True)

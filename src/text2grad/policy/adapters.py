@@ -57,9 +57,8 @@ def _refuse_other_base(policy: Policy, folder: Path) -> None:
         cure = "train it with reward_model.shared true, or set that to false"
         raise UserError(f"no adapter in {folder}: {missing[0]} is missing", cure)
     digest_file = folder / BASE_DIGEST
-    if not digest_file.is_file() or digest_file.read_text(encoding="utf-8").strip() != hash_base_weights(
-        policy.model
-    ):
+    digest = digest_file.read_text(encoding="utf-8").strip() if digest_file.is_file() else ""
+    if digest != hash_base_weights(policy.model):
         base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
         raise UserError(
             f"the adapter in {folder} was trained on another base model ({base})",

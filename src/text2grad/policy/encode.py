@@ -346,15 +346,13 @@ class ChatFormat:
             role, content = turn["role"], turn["content"]
             if content == PROBE or content.strip() in text:
                 continue
-            probed = self.render(
-                [*turns[:index], {**turn, "content": TURN_PROBE}, *turns[index + 1 :]], **arguments
-            )
+            probe = {**turn, "content": TURN_PROBE}
+            probed = self.render([*turns[:index], probe, *turns[index + 1 :]], **arguments)
             if TURN_PROBE not in (probed.rpartition(PROBE)[0] if PROBE in probed else probed):
                 return role
-            reasons = role == "assistant" and "</" in content
-            change = (
-                "leaves the reasoning out of earlier answers" if reasons else f"changes the text of {role} turns"
-            )
+            change = f"changes the text of {role} turns"
+            if role == "assistant" and "</" in content:
+                change = "leaves the reasoning out of earlier answers"
             warn_once(f"the chat template {change}; the model reads the changed text")
         return None
 
@@ -388,9 +386,8 @@ class ChatFormat:
         Such a space is sampled and learned as part of the answer's first token.
         """
         added = self.beginning.finished
-        joins = any(
-            self.encode_after(self.probe_frame.before, word) is None for word in ("The", "a", "yes", "{", "1")
-        )
+        before, words = self.probe_frame.before, ("The", "a", "yes", "{", "1")
+        joins = any(self.encode_after(before, word) is None for word in words)
         return added[len(added.rstrip(" ")) :] if joins else ""
 
     @cached_property

@@ -108,10 +108,8 @@ class Vocabulary:
         ids: list[int] = []
         while text:
             lengths = range(min(self.longest, len(text)), 0, -1)
-            token, length = next(
-                (self._token_of_piece[text[:n]], n) for n in lengths if text[:n] in self._token_of_piece
-            )
-            ids.append(token)
+            length = next(n for n in lengths if text[:n] in self._token_of_piece)
+            ids.append(self._token_of_piece[text[:length]])
             text = text[length:]
         return ids
 

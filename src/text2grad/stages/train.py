@@ -189,7 +189,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
             verl.check_python(python)
         task, examples = load_prompts(stage, factory)
         examples = factory.admitted(examples)
-        policy = verl.Skeleton.of(stage.run.policy())
+        policy = verl.Skeleton.load(stage.run.policy())
         prompts = encode_prompts(
             policy.tokenizer, examples, context_length(policy.model), config.generation.max_new_tokens
         )
@@ -199,7 +199,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         job = verl_job(settings, stage, prompt_tokens, has_environment)
         verl.refuse_unfit(job)
         if plan:
-            verl.settle(job, examples)
+            verl.write_inputs(job, examples)
             print(verl.plan(job, python))
         else:
             with TrainingRun(stage, settings).begin():

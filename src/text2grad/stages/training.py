@@ -45,7 +45,7 @@ from text2grad.durable.machine import derive_threads, total_memory
 from text2grad.durable.run import CHECKPOINTS, OnStep, PolicySelector, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.engines import verl
-from text2grad.engines.processes import joined
+from text2grad.engines.processes import join_processes
 from text2grad.engines.settings import EngineName
 from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
@@ -145,13 +145,13 @@ class TrainingStage:
         if os.environ.get("WORLD_SIZE", "1") == "1":
             yield
             return
-        with joined(choose_device(self.config.policy.device)).main_process_first():
+        with join_processes(choose_device(self.config.policy.device)).main_process_first():
             yield
 
     def exit_other_processes(self) -> None:
         """End all processes but the main one, so that messages are printed once."""
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            joined(choose_device(self.config.policy.device)).destroy_process_group()
+            join_processes(choose_device(self.config.policy.device)).destroy_process_group()
         if not self.is_main_process:
             sys.exit(EXIT_DONE)
 

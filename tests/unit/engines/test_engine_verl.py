@@ -105,7 +105,7 @@ def test_adapters_are_verls_of_the_same_shape(tmp_path: Path) -> None:
 def test_files_are_written_that_say_it_all(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     made = job(tmp_path / "ppo" / "mine")
-    verl.settle(made, EXAMPLES)
+    verl.write_inputs(made, EXAMPLES)
     told = yaml.safe_load((made.folder / "ppo.yaml").read_text("utf-8"))
     assert told["defaults"] == ["ppo_trainer", "_self_"]
     assert told["actor_rollout_ref"]["rollout"]["n"] == 2
@@ -129,7 +129,7 @@ def test_files_are_written_that_say_it_all(tmp_path: Path) -> None:
         ({"heldout_every": 2}, "ppo.heldout_every"),
         ({"keep_every": 2}, "ppo.keep_every"),
         ({"mini_batches": 3}, "ppo.mini_batches"),
-        ({"options": {"trainer.n_gpus_per_node": 3}}, "cards"),
+        ({"options": {"trainer.n_gpus_per_node": 3}}, "3 GPUs"),
         ({"options": {"trainer": {"nnodes": "two"}}}, "trainer"),
     ],
 )
@@ -167,7 +167,7 @@ def test_options_that_would_change_what_is_learned(option: str, setting: str) ->
         nested = {section: nested}
     for options in ({option: 1}, nested):
         with pytest.raises(UsageError) as refused:
-            verl.own_options(options)
+            verl.user_options(options)
         assert option in str(refused.value) and setting in str(refused.value)
 
 
@@ -179,7 +179,7 @@ def test_every_key_of_the_objective_is_refused(tmp_path: Path) -> None:
     for key in verl.configuration(job(tmp_path, advantage="gae", lora=LoraSettings())):
         if not any(part in key for part in means):
             with pytest.raises(UsageError):
-                verl.own_options({key: 1})
+                verl.user_options({key: 1})
 
 
 def test_options_become_words_of_the_command(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_run_that_began_otherwise_is_not_resumed(tmp_path: Path) -> None:
     made = job(tmp_path / "mine")
     made.checkpoints.mkdir(parents=True)
     (made.checkpoints / verl.LATEST).write_text("2", "utf-8")
-    (made.folder / "ppo.yaml").write_text(verl.written(made), "utf-8")
+    (made.folder / "ppo.yaml").write_text(verl.render_config(made), "utf-8")
     verl.refuse_other_settings(made)
     verl.refuse_other_settings(job(tmp_path / "mine", max_failed=0.1))
     with pytest.raises(UserError) as refused:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.engines.experience import Judged, Trajectory, lost, scored
+from text2grad.engines.experience import JudgedAnswer, Trajectory, lost_trajectory, score_trajectories
 from text2grad.errors import CritiquesFailed
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 from text2grad.policy.encode import encode_prompts
@@ -72,7 +72,7 @@ def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats
     made = []
     for row, sample in enumerate(responses.samples):
         length = int(rollout.batch.lengths[row])
-        judged = Judged(
+        judged = JudgedAnswer(
             number=row // 2,
             example=responses.examples[row],
             judgement=responses.judgements[row],
@@ -83,7 +83,7 @@ def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats
         whole = rollout.batch.attention_mask[row, :prompt_width].bool()
         made.append(
             Trajectory(
-                judged=Judged.model_validate_json(judged.model_dump_json()),
+                answer=JudgedAnswer.model_validate_json(judged.model_dump_json()),
                 prompt=rollout.batch.input_ids[row, :prompt_width][whole].tolist(),
                 ids=sample.ids,
                 mask=rollout.batch.mask[row, :length].long().tolist(),
@@ -111,7 +111,9 @@ def test_scores_are_the_local_loops(policy: Policy, settings: dict[str, str], pl
     ppo = PPOSettings(samples_per_prompt=2, rollouts=8, max_kl=None, **settings)  # type: ignore[arg-type]
     responses, mine, stats = local(policy, ppo, plays)
     batch = through_an_engine(responses, mine, stats)
-    told, theirs = scored(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), ppo.kl_coefficient)
+    told, theirs = score_trajectories(
+        batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), ppo.kl_coefficient
+    )
     assert told.texts == responses.texts and told.judgements == responses.judgements
     assert float(mine.kl.abs().sum()) > 0 and float(mine.advantages.abs().sum()) > 0
     for field in fields(Rollout):
@@ -123,8 +125,8 @@ def test_scores_are_the_local_loops(policy: Policy, settings: dict[str, str], pl
 def test_a_lost_trajectory_teaches_nothing(policy: Policy) -> None:
     ppo = PPOSettings(samples_per_prompt=2, rollouts=8, max_kl=None, advantage="group", max_failed=1.0)
     batch = through_an_engine(*local(policy, ppo, False))
-    batch[5] = lost(2, ASKED[5], policy.tokenizer.eos_token_id)
-    responses, rollout = scored(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), 0.1)
+    batch[5] = lost_trajectory(2, ASKED[5], policy.tokenizer.eos_token_id)
+    responses, rollout = score_trajectories(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), 0.1)
     assert isinstance(responses.judgements[5], Failure) and not rollout.loss_mask[5].any()
     assert rollout.loss_mask[:4].any(dim=1).all()
 
@@ -133,11 +135,11 @@ def test_too_many_failures_stop_the_run(policy: Policy) -> None:
     ppo = PPOSettings(samples_per_prompt=2, rollouts=8, max_kl=None, max_failed=0.2)
     batch = through_an_engine(*local(policy, ppo, False))
     with pytest.raises(CritiquesFailed):
-        scored(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), 0.1)
+        score_trajectories(batch, TokenTable(policy.tokenizer), ppo, CreditSettings(), 0.1)
 
 
 def test_a_judgement_survives_its_way(tmp_path: Path) -> None:
     critique = Halves().judge("some words")
-    judged = Judged(number=1, example=EXAMPLES[0], judgement=critique, between=[(), (EXAMPLES[0].prompt[0],)])
-    back = Judged.model_validate_json(judged.model_dump_json())
+    judged = JudgedAnswer(number=1, example=EXAMPLES[0], judgement=critique, between=[(), (EXAMPLES[0].prompt[0],)])
+    back = JudgedAnswer.model_validate_json(judged.model_dump_json())
     assert back == judged and isinstance(back.judgement, Critique)

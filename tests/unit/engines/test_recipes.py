@@ -70,10 +70,10 @@ def accepted_here(config: Config, file: Path, place: Path) -> None:
 def accepted_by_trl(config: Config, file: Path, place: Path) -> None:
     """By TRL's own class, with all fields but those that want a GPU here."""
     pytest.importorskip("trl", reason="pip install 'text2grad[trl]'")
-    from text2grad.engines.trl.fields import make_args, refuse_unfit, shape_of, shared_fields
+    from text2grad.engines.trl.fields import make_args, plan_passes, refuse_unfit, shared_fields
 
     refuse_unfit(config.engine.trl, config.ppo, config.generation)
-    shape = shape_of(config.ppo, 8)
+    shape = plan_passes(config.ppo, 8)
     assert shape == (8, 4)
     fields = {**config.engine.trl, "use_vllm": False, "bf16": False}
     alone = shape._replace(passes=8 * shape.passes)

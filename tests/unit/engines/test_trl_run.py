@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from text2grad import cli
 from text2grad.config import PRESETS, Config, load_config
-from text2grad.engines.trl.fields import shape_of
-from text2grad.engines.trl.run import Steps, refuse_lost_steps
+from text2grad.engines.trl.fields import plan_passes
+from text2grad.engines.trl.run import PPORun, refuse_rounded_steps
 from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
 from text2grad.page.report import build_report
@@ -83,16 +83,16 @@ def test_a_stopped_run_goes_on_where_it_was(
 ) -> None:
     more = ("--ppo.kl_target", "0.5", "--ppo.kl_coefficient", "0.1")
     run_train(config_of(model, tmp_path / "whole", 4, *more), "text2grad")
-    finish, count = Steps.on_step_end, [0]
+    finish, count = PPORun.on_step_end, [0]
 
-    def killed(self: Steps, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def killed(self: PPORun, args: Any, state: Any, control: Any, **others: Any) -> None:
         count[0] += 1
         if count[0] == 3:  # the first update of the second step
             os.kill(os.getpid(), signal.SIGTERM)
         finish(self, args, state, control, **others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "on_step_end", killed)
+        patch.setattr(PPORun, "on_step_end", killed)
         assert left("train", "--engine", "trl", *words(model, tmp_path / "cut", 4, *more)) == EXIT_TERMINATED
     assert len(rows(tmp_path / "cut")) == 2
     changed = words(model, tmp_path / "cut", 4, *more, "--ppo.lr", "1e-3")
@@ -112,7 +112,7 @@ def test_adapters_are_trained_and_resumed(model: Path, tmp_path: Path, monkeypat
     lora = ("--policy.lora", "{r: 4}", "--ppo.lr", "3e-2")
     monkeypatch.setattr("text2grad.engines.trl.run.CHECKPOINT_EVERY", 2)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="gone"):
-        patch.setattr(Steps, "_write", fails_at(3, Steps._write))
+        patch.setattr(PPORun, "_write", fails_at(3, PPORun._write))
         run_train(config_of(model, tmp_path, 4, *lora), "text2grad")
     assert len(rows(tmp_path)) == 3
     run_train(config_of(model, tmp_path, 4, *lora), "text2grad")
@@ -122,7 +122,7 @@ def test_adapters_are_trained_and_resumed(model: Path, tmp_path: Path, monkeypat
 
 
 def fails_at(step: int, write: Any) -> Any:
-    def writes(self: Steps, number: int, metrics: dict[str, float]) -> None:
+    def writes(self: PPORun, number: int, metrics: dict[str, float]) -> None:
         if number == step:
             raise OSError("gone")
         write(self, number, metrics)
@@ -137,7 +137,7 @@ REFUSED = [
     ("learning_rate", 1e-4, "ppo.lr"),
     ("loss_type", "grpo", "loss_type"),
     ("top_p", 0.9, "top_p"),
-    ("loss_typ", "grpo", "no field of TRL's GRPOConfig$"),
+    ("loss_typ", "grpo", "not a field of TRL's GRPOConfig$"),
     ("use_vlm", True, "did you mean 'use_vllm'"),
     ("use_vllm", "server", "use_vllm"),
     ("use_vllm", True, "vLLM"),
@@ -193,9 +193,9 @@ def missing(package: str) -> str:
 
 def test_every_pass_has_as_many_rows() -> None:
     settings = PPOSettings(rollouts=48, mini_batches=2, micro_batch_size=10)
-    assert [shape_of(settings, count) for count in (1, 2, 4)] == [(8, 3), (6, 2), (6, 1)]
+    assert [plan_passes(settings, count) for count in (1, 2, 4)] == [(8, 3), (6, 2), (6, 1)]
     with pytest.raises(UserError, match=r"--ppo\.rollouts 40"):
-        shape_of(settings, 5)
+        plan_passes(settings, 5)
 
 
 def test_episodes_are_played(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +225,6 @@ def cut_at(length: int) -> Any:
 def test_continuous_batching_may_not_turn_the_trained_weights_into_a_half_type(model: Path, half: str) -> None:
     policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(), device="cpu"))
     asked = {"use_transformers_continuous_batching": True, "bf16": False, "fp16": False, "deepspeed_plugin": None}
-    refuse_lost_steps(policy, SimpleNamespace(**asked))
+    refuse_rounded_steps(policy, SimpleNamespace(**asked))
     with pytest.raises(UserError, match="continuous_batching"):
-        refuse_lost_steps(policy, SimpleNamespace(**{**asked, half: True}))
+        refuse_rounded_steps(policy, SimpleNamespace(**{**asked, half: True}))

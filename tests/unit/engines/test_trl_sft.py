@@ -24,7 +24,7 @@ from text2grad import cli
 from text2grad.config import PRESETS, load_config
 from text2grad.durable.run import RunOptions
 from text2grad.durable.settings import CourseSettings
-from text2grad.engines.trl.supervised import SFT, Updates, sft_shape, train_sft_trl
+from text2grad.engines.trl.supervised import SFT, SFTRun, plan_sft_passes, train_sft_trl
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, EXIT_USAGE
 from text2grad.feedback import Message, Transcript
 from text2grad.policy.load import load_policy
@@ -102,7 +102,7 @@ def test_it_trains_what_the_local_loop_does(
 
 def test_every_process_has_as_many_rows() -> None:
     settings = SFTSettings(batch_size=12, micro_batch_size=4)
-    assert [sft_shape(settings, count) for count in (1, 2, 5, 16)] == [(4, 3), (3, 2), (3, 1), (1, 1)]
+    assert [plan_sft_passes(settings, count) for count in (1, 2, 5, 16)] == [(4, 3), (3, 2), (3, 1), (1, 1)]
 
 
 def words(model: Path, folder: Path, *more: str) -> list[str]:
@@ -139,15 +139,15 @@ def test_a_stopped_run_goes_on_where_it_was(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert ended("sft", "--engine", "trl", *words(model, whole)) == 0
-    finish = Updates.on_step_end
+    finish = SFTRun.on_step_end
 
-    def killed(self: Updates, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def killed(self: SFTRun, args: Any, state: Any, control: Any, **others: Any) -> None:
         if self.done == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         finish(self, args, state, control, **others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Updates, "on_step_end", killed)
+        patch.setattr(SFTRun, "on_step_end", killed)
         assert ended("sft", "--engine", "trl", *words(model, cut)) == EXIT_TERMINATED
     assert len(lines(cut / "sft" / "metrics.jsonl")) == 3
     assert ended("sft", "--engine", "trl", *words(model, cut, "--sft.lr", "1e-3")) == EXIT_FAILED
@@ -178,8 +178,8 @@ REFUSED = [
     ("learning_rate", "1", "sft.lr"),
     ("weight_decay", "1", "training.weight_decay"),
     ("optim", "sgd", "sft.optimizer"),
-    ("loss_type", "dft", "something else"),
-    ("packing", "true", "no field"),
+    ("loss_type", "dft", "change the objective"),
+    ("packing", "true", "not a field"),
 ]
 
 

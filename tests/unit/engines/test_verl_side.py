@@ -120,7 +120,7 @@ def side(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import text2grad.engines.verl_side as module_under_test
 
     module_under_test.transfer_queue = Queue()
-    module_under_test.parts_of.cache_clear()
+    module_under_test.get_parts.cache_clear()
     yield module_under_test
     sys.modules.pop("text2grad.engines.verl_side")
 
@@ -289,13 +289,13 @@ def test_metrics_have_our_names_and_go_on_at_the_checkpoint(side: Any, config: S
 
 def test_a_mistake_in_a_worker_ends_the_run_with_its_line(side: Any, config: Section, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
-    side.parts_of.cache_clear()
+    side.get_parts.cache_clear()
     with pytest.raises(UserError):
         sampled(side, config, 1)
     assert json.loads((tmp_path / "problem.json").read_text("utf-8")) == {"problem": "no key", "cure": "set one"}
     with pytest.raises(UserError):
         trained(side, config, SimpleNamespace())
-    side.parts_of.cache_clear()
+    side.get_parts.cache_clear()
 
 
 def test_verls_own_trainer_is_refused(side: Any) -> None:

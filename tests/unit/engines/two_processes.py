@@ -9,7 +9,7 @@ from typing import Any
 
 from both_engines import FailsSometimes, left_by
 
-from text2grad.engines.trl.run import Steps
+from text2grad.engines.trl.run import PPORun
 from text2grad.policy.settings import LoraSettings
 from text2grad.train.ppo_settings import PPOSettings
 
@@ -26,14 +26,14 @@ def run(model: Path, folder: Path, kind: str) -> Any:
 
 def stop_in_the_first_step() -> None:
     """Have the second process be asked to stop after the first of a step's updates."""
-    finish = Steps.on_step_end
+    finish = PPORun.on_step_end
 
-    def asked(self: Steps, args: Any, state: Any, control: Any, **more: Any) -> None:
+    def asked(self: PPORun, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.global_step == 1 and not self.first:
             os.kill(os.getpid(), signal.SIGTERM)
         finish(self, args, state, control, **more)
 
-    Steps.on_step_end = asked  # type: ignore[method-assign]
+    PPORun.on_step_end = asked  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

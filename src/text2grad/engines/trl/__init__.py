@@ -1,5 +1,5 @@
-"""TRL's trainer under our recipe: `fields` is what may be passed on, `trainer` the trainer, `run`
-its folder."""
+"""TRL's trainers for this recipe: `fields` (arguments), `trainer`, `run` (folder), `supervised`."""
 
 STATE = "text2grad.json"
-"""The file of our state in a checkpoint, written last; a checkpoint without it is incomplete."""
+"""The file of our state in a checkpoint. It is written last, so a checkpoint without it is
+incomplete."""

@@ -1,5 +1,4 @@
-"""The fields of TRL's `GRPOConfig`: what a user may pass on, what our settings say, and what is
-refused."""
+"""The fields of TRL's `GRPOConfig`: allowed, set by our settings, or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 from text2grad.durable.run import CHECKPOINTS, RunOptions
-from text2grad.engines.processes import how_of, refuse_lost_launch
+from text2grad.engines.processes import process_arguments, refuse_failed_launch
 from text2grad.errors import UsageError, UserError, first_line
 from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
@@ -55,7 +54,7 @@ SET_BY = {
     "use_cpu": "policy.device",
     "ddp_backend": "policy.device",
 }
-"""Fields, or families of them, that a setting of ours says."""
+"""Fields, or patterns of them, that our settings determine."""
 SFT_SET_BY = SET_BY | {
     "learning_rate": "sft.lr",
     "lr_scheduler_*": "training.schedule",
@@ -68,7 +67,7 @@ SFT_SET_BY = SET_BY | {
     "weight_decay": "training.weight_decay",
     "optim*": "sft.optimizer",
 }
-"""The same for SFT."""
+"""The fields that our settings determine for SFT."""
 OBJECTIVE = (
     *("loss_type", "importance_sampling_level", "delta", "sapo_*", "vespo_*", "off_policy_mask_threshold"),
     *("top_entropy_quantile", "entropy_*", "use_adaptive_entropy", "router_aux_loss_coef"),
@@ -79,85 +78,85 @@ OBJECTIVE = (
     *("disable_dropout", "shuffle_dataset", "train_sampling_strategy", "ignore_data_skip", "save_only_model"),
     *("load_best_model_at_end", "save_strategy", "save_steps", "remove_unused_columns", "use_transformers_paged"),
 )
-"""Fields of the objective, and of what keeps a run the same, for which there is no setting."""
+"""Fields that would change the objective or break resuming, and have no setting."""
 
 
-class Shape(NamedTuple):
-    """The rows of a pass, and the passes for an optimizer step, of each process."""
+class PassShape(NamedTuple):
+    """The rows of a pass and the passes of an optimizer step, for each process."""
 
     rows: int
     passes: int
 
 
-def refuse_unfit(given: Mapping[str, Any], settings: PPOSettings, generation: GenerationSettings) -> None:
-    """Refuse settings that only another engine has, and fields that may not be passed on.
+def refuse_unfit(user_fields: Mapping[str, Any], settings: PPOSettings, generation: GenerationSettings) -> None:
+    """Refuse settings that this engine does not support, and forbidden fields.
 
     Raises:
-        UserError: one of them, with the engine that has it; or TRL is not installed, or of another
-            version.
+        UserError: Names the first of them; or TRL is missing or of another version.
     """
-    refuse_fields(given)
+    refuse_fields(user_fields)
     if settings.valued:
-        raise UserError("TRL has no value function for ppo.advantage gae", "returns or group, or --engine local")
+        cure = "use --ppo.advantage returns or group, or --engine local"
+        raise UserError("TRL has no value function for ppo.advantage gae", cure)
     if settings.kl == "full":
-        raise UserError("TRL keeps no logits for ppo.kl full", "--ppo.kl k1, or --engine local")
+        raise UserError("TRL keeps no logits for ppo.kl full", "use --ppo.kl k1, or --engine local")
     refuse_greedy(generation)
 
 
-def refuse_fields(given: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) -> None:
+def refuse_fields(user_fields: Mapping[str, Any], set_by: Mapping[str, str] = SET_BY) -> None:
     """Refuse fields of `engine.trl` that are unknown, set elsewhere, or part of the objective.
 
     Raises:
-        UsageError: the first of them.
-        UserError: TRL is not installed, or of another version, or the launcher started one process
-            of several.
+        UsageError: Names the first of them.
+        UserError: TRL is missing or of another version, or the launcher started one process of
+            several.
     """
     require("trl", TESTED, INSTALL)
-    refuse_lost_launch()
+    refuse_failed_launch()
     from trl import GRPOConfig
 
-    known = {field.name: field for field in fields(GRPOConfig)}
-    for name, value in given.items():
+    config_fields = {field.name: field for field in fields(GRPOConfig)}
+    for name, value in user_fields.items():
         key = f"engine.trl.{name}"
         if setting := next((ours for pattern, ours in set_by.items() if fnmatch(name, pattern)), None):
             raise UsageError(f"{key} is set by {setting}", "leave it out")
         if any(fnmatch(name, pattern) for pattern in OBJECTIVE):
-            raise UsageError(f"{key} would train something else than the other engines do", "leave it out")
-        if name not in known:
+            raise UsageError(f"{key} would change the objective, unlike the other engines", "leave it out")
+        if name not in config_fields:
             refused = (*set_by, *OBJECTIVE)
-            allowed = [field for field in known if not any(fnmatch(field, pattern) for pattern in refused)]
-            near = difflib.get_close_matches(name, allowed, n=1)
-            raise UsageError(f"{key} is no field of TRL's GRPOConfig", f"did you mean {near[0]!r}?" if near else "")
-        if isinstance(known[name].default, bool) and not isinstance(value, bool):
+            allowed = [field for field in config_fields if not any(fnmatch(field, pattern) for pattern in refused)]
+            matches = difflib.get_close_matches(name, allowed, n=1)
+            cure = f"did you mean {matches[0]!r}?" if matches else ""
+            raise UsageError(f"{key} is not a field of TRL's GRPOConfig", cure)
+        if isinstance(config_fields[name].default, bool) and not isinstance(value, bool):
             raise UsageError(f"{key} = {value!r}: expected true or false")
 
 
-def shape_of(settings: PPOSettings, processes: int) -> Shape:
-    """Return how a step is cut: every pass of every process has as many rows, at most
-    `ppo.micro_batch_size`.
+def plan_passes(settings: PPOSettings, processes: int) -> PassShape:
+    """Divide a step into equal passes of at most `ppo.micro_batch_size` rows in each process.
 
     Raises:
-        UserError: the rollouts cannot be shared evenly.
+        UserError: The rollouts cannot be divided evenly.
     """
-    share, left = divmod(settings.rollouts, processes * settings.mini_batches)
-    if left or not share:
-        unit = processes * settings.mini_batches
-        problem = f"ppo.rollouts {settings.rollouts} is no multiple of {unit}, the processes x ppo.mini_batches"
+    unit = processes * settings.mini_batches
+    share, remainder = divmod(settings.rollouts, unit)
+    if remainder or not share:
+        problem = f"ppo.rollouts {settings.rollouts} is not a multiple of {unit}, processes x ppo.mini_batches"
         raise UserError(problem, f"--ppo.rollouts {max(unit, settings.rollouts // unit * unit)}")
     rows = next(size for size in range(min(share, settings.micro_batch_size), 0, -1) if share % size == 0)
-    return Shape(rows, share // rows)
+    return PassShape(rows, share // rows)
 
 
 def make_args(
-    given: Mapping[str, Any],
+    user_fields: Mapping[str, Any],
     settings: PPOSettings,
     generation: GenerationSettings,
     shared: Mapping[str, Any],
 ) -> Any:
-    """Return a `GRPOConfig` of our settings and the given fields; `shared` are `shared_fields`.
+    """Return a `GRPOConfig` of our settings, the user's fields and `shared_fields`.
 
     Raises:
-        UsageError: TRL's own class refuses a value.
+        UsageError: TRL's class refuses a value.
     """
     from trl import GRPOConfig
 
@@ -170,23 +169,25 @@ def make_args(
         "num_generations": max(2, settings.samples_per_prompt),
         "generation_batch_size": settings.rollouts,
         "weight_decay": 0.0,
-        "beta": 0.0,  # our KL is in the rewards
+        "beta": 0.0,  # the KL penalty is part of the rewards
         "temperature": generation.temperature,
         "max_completion_length": generation.max_new_tokens,
-        "disable_dropout": True,  # the first ratio of every step is exactly 1
+        "disable_dropout": True,  # makes the first ratio of each step exactly 1
     }
-    # An odd number of rollouts is no group of two, which is the least that TRL's class takes.
+    # TRL's class requires groups of at least two, which an odd number of rollouts does not allow.
     even = {} if settings.rollouts % ours["num_generations"] == 0 else {"num_generations": settings.rollouts}
-    args = checked(GRPOConfig, given, ours | even)
+    args = make_config(GRPOConfig, user_fields, ours | even)
     args.num_generations = settings.samples_per_prompt
     return args
 
 
-def make_sft_args(given: Mapping[str, Any], settings: SFTSettings, steps: int, shared: Mapping[str, Any]) -> Any:
-    """Return an `SFTConfig` of our settings and the given fields, without the fields of sampling.
+def make_sft_args(
+    user_fields: Mapping[str, Any], settings: SFTSettings, steps: int, shared: Mapping[str, Any]
+) -> Any:
+    """Return an `SFTConfig` of our settings and the user's fields, without those of sampling.
 
     Raises:
-        UsageError: TRL's own class refuses a value.
+        UsageError: TRL's class refuses a value.
     """
     from trl import SFTConfig
 
@@ -196,14 +197,14 @@ def make_sft_args(given: Mapping[str, Any], settings: SFTSettings, steps: int, s
         "max_steps": steps,
         "remove_unused_columns": False,
         "max_length": None,
-        "dataset_kwargs": {"skip_prepare_dataset": True},  # it is tokenized
+        "dataset_kwargs": {"skip_prepare_dataset": True},  # it is tokenised already
     }
-    known = {field.name for field in fields(SFTConfig)}
-    return checked(SFTConfig, {name: value for name, value in given.items() if name in known}, ours)
+    names = {field.name for field in fields(SFTConfig)}
+    return make_config(SFTConfig, {name: value for name, value in user_fields.items() if name in names}, ours)
 
 
-def shared_fields(options: RunOptions, shape: Shape, device: Any) -> dict[str, Any]:
-    """Return the fields that both trainers have; `run` decides when to save."""
+def shared_fields(options: RunOptions, shape: PassShape, device: Any) -> dict[str, Any]:
+    """Return the fields of both trainers; `run` decides when to save."""
     return {
         "output_dir": str(options.folder / CHECKPOINTS),
         "seed": options.seed,
@@ -212,22 +213,27 @@ def shared_fields(options: RunOptions, shape: Shape, device: Any) -> dict[str, A
         "max_grad_norm": MAX_GRAD_NORM,
         "save_strategy": "no",
         "report_to": "none",
-        **how_of(device),
+        **process_arguments(device),
     }
 
 
-def checked(config: Any, given: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
-    """Return TRL's class with these fields.
+def make_config(config: Any, user_fields: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+    """Return an instance of TRL's class with these fields.
 
     Raises:
-        UsageError: it refuses a value.
+        UsageError: The class refuses a value.
     """
-    defaults: dict[str, Any] = {"bf16": False, "gradient_checkpointing": False}  # in TRL they are True
-    defaults |= {"logging_strategy": "no", "disable_tqdm": True, "save_total_limit": 2}
-    defaults |= {"ddp_find_unused_parameters": False}  # all that is trained is read in every pass
+    defaults: dict[str, Any] = {
+        "bf16": False,  # True in TRL
+        "gradient_checkpointing": False,  # True in TRL
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "save_total_limit": 2,
+        "ddp_find_unused_parameters": False,  # every pass uses all trained weights
+    }
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of old names that TRL itself still sets
-            return config(**{**defaults, **given, **ours})
+            warnings.simplefilter("ignore", FutureWarning)  # TRL itself sets deprecated fields
+            return config(**{**defaults, **user_fields, **ours})
     except (ValueError, TypeError) as error:
         raise UsageError(f"engine.trl: {first_line(error)}", f"see TRL's {config.__name__}") from error

@@ -1,5 +1,4 @@
-"""A run of TRL's trainer in a run folder: the files of the local loop, transformers' checkpoints,
-and resuming."""
+"""Run TRL's trainer in a run folder, with the local loop's files and transformers' checkpoints."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from text2grad.durable.guard import lock_folder, report_disk_errors
 from text2grad.durable.identity import describe_changes, flatten, hash_custom_code, refuse_changed
 from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, write_final_policy
-from text2grad.engines.processes import joined
+from text2grad.engines.processes import join_processes
 from text2grad.engines.trl import STATE
-from text2grad.engines.trl.fields import make_args, shape_of, shared_fields
-from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, agreed
+from text2grad.engines.trl.fields import make_args, plan_passes, shared_fields
+from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, fail_together
 from text2grad.errors import UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import to_json
@@ -53,19 +52,29 @@ def train_trl(
     *,
     fields: Mapping[str, Any],
 ) -> None:
-    """Train `policy` in place as `train.ppo.train_ppo` does, by TRL's trainer; `fields` are of its
-    `GRPOConfig`.
+    """Train `policy` in place with TRL's trainer, like `train.ppo.train_ppo`.
 
-    Each of several processes calls this with the same arguments; a step is that of all of them. The
-    first one writes. An unfinished run in the folder is resumed from its last checkpoint.
+    All processes call this with the same arguments and share each step; the first one writes. An
+    unfinished run in the folder is resumed from its last checkpoint.
+
+    Args:
+        policy: The policy to train.
+        examples: The prompts.
+        critic: Judges the responses.
+        settings: Settings of PPO.
+        credit: Settings of the credit assignment.
+        generation: Settings of the sampling.
+        options: The folder and how to resume.
+        environment: Makes the environments of episodes; None: one answer per prompt.
+        fields: Fields of TRL's `GRPOConfig`.
 
     Raises:
-        UserError: no examples, a prompt that does not fit, too many failed critiques, numbers that
-            are not finite, a policy that has diverged, or an unfinished run with other settings.
+        UserError: There are no examples, a prompt does not fit, too many critiques failed, numbers
+            are not finite, the policy diverged, or the settings of an unfinished run changed.
     """
     if not examples:
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
-    processes = joined(policy.device).num_processes
+    processes = join_processes(policy.device).num_processes
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     loop = {
         "run.processes": str(processes),
@@ -73,10 +82,10 @@ def train_trl(
         **hash_custom_code("the credit scheme", credit.scheme),
         **data_identity(policy, examples, critic),
     }
-    refuse_unlike(identity := options.identity(loop))
-    shared = shared_fields(options, shape_of(settings, processes), policy.device)
+    refuse_differing_processes(identity := options.identity(loop))
+    shared = shared_fields(options, plan_passes(settings, processes), policy.device)
     args = make_args(fields, settings, generation, shared)
-    refuse_lost_steps(policy, args)
+    refuse_rounded_steps(policy, args)
     if args.use_vllm:
         args.generation_kwargs = {"stop_token_ids": policy.stop_ids}
     recipe = Recipe(policy, examples, prompts, critic, settings, credit, generation, options.seed, environment)
@@ -85,89 +94,89 @@ def train_trl(
         trainer = RecipeTrainer(recipe, args, order, settings.kl_coefficient)
     except (ImportError, ValueError) as error:
         raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's GRPOTrainer") from error
-    refuse_split(trainer)
-    with only_first(options.folder), StopRequest() as stop:
-        Steps(trainer, options, identity, stop).train()
+    refuse_sharded(trainer)
+    with lock_in_first_process(options.folder), StopRequest() as stop:
+        PPORun(trainer, options, identity, stop).train()
 
 
-def refuse_unlike(identity: Mapping[str, str]) -> None:
-    """Refuse processes that do not train the same policy on the same data.
+def refuse_differing_processes(identity: Mapping[str, str]) -> None:
+    """Refuse processes with different settings or inputs.
 
     Raises:
-        UserError: names the process and what differs.
+        UserError: Names the process and the differences.
     """
-    mine, *others = gather_object([dict(identity)])
+    first, *others = gather_object([dict(identity)])
     for process, other in enumerate(others, start=1):
-        if changes := describe_changes(mine, other):
+        if changes := describe_changes(first, other):
             raise UserError(
                 f"process {process} has other settings or inputs than process 0: {', '.join(changes[:3])}",
-                "start all with the same command, and with the same files in reach",
+                "start all processes with the same command and the same files",
             )
 
 
-def refuse_split(trainer: RecipeTrainer) -> None:
-    """Refuse what one process does alone with the policy, where no process has all of its weights.
+def refuse_sharded(trainer: RecipeTrainer) -> None:
+    """Refuse features that need the full weights in one process, if the weights are sharded.
 
     Raises:
-        UserError: episodes, or measuring or keeping the policy on the way; or episodes with vLLM.
+        UserError: The run has episodes (also with vLLM), or uses intermediate policies.
     """
     settings = trainer.recipe.settings
     if trainer.recipe.environment is not None and (trainer.split or trainer.use_vllm):
         raise UserError(
-            "episodes need whole weights and transformers' sampling", "a profile of DDP, or --engine verl"
+            "episodes need unsharded weights and transformers' sampling", "use DDP without vLLM, or --engine verl"
         )
     if trainer.split and (settings.heldout_every or settings.keep_every):
-        raise UserError("ppo.heldout_every and keep_every need whole weights in each process", "leave them out")
+        raise UserError("ppo.heldout_every and ppo.keep_every need unsharded weights", "leave them out")
 
 
-def refuse_lost_steps(policy: Policy, args: Any) -> None:
-    """Refuse weights of a half type that are stepped themselves: small steps would be rounded away.
+def refuse_rounded_steps(policy: Policy, args: Any) -> None:
+    """Refuse to update half-precision weights directly, because small updates are rounded away.
 
     Raises:
-        UserError: they are, or continuous batching would turn them into such, and no engine keeps
-            float32 copies.
+        UserError: The weights are half-precision, or continuous batching would cast them, and
+            DeepSpeed keeps no float32 copies.
     """
-    half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
-    if half and (args.deepspeed_plugin is None or not args.bf16):
-        cure = "--policy.dtype float32 --engine.trl.bf16 true computes in bfloat16; or adapters (policy.lora)"
-        raise UserError("TRL steps weights in policy.dtype, where most of a step is rounded away", cure)
-    batching = getattr(args, "use_transformers_continuous_batching", False)  # SFT samples nothing
+    is_half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
+    if is_half and (args.deepspeed_plugin is None or not args.bf16):
+        cure = "use --policy.dtype float32 --engine.trl.bf16 true to compute in bfloat16, or adapters (policy.lora)"
+        raise UserError("TRL updates weights in policy.dtype, where most of an update is rounded away", cure)
+    batching = getattr(args, "use_transformers_continuous_batching", False)  # absent for SFT
     if batching and (args.bf16 or args.fp16) and args.deepspeed_plugin is None:
-        problem = "use_transformers_continuous_batching with bf16 or fp16 turns the trained weights into that type"
+        problem = "use_transformers_continuous_batching with bf16 or fp16 casts the trained weights to that type"
         raise UserError(f"engine.trl.{problem}", "leave out engine.trl.bf16; adapters compute in policy.dtype")
 
 
 @contextmanager
-def only_first(folder: Path) -> Iterator[None]:
-    """Hold the folder, in the first process; all must enter.
+def lock_in_first_process(folder: Path) -> Iterator[None]:
+    """Lock the folder in the first process; all processes must enter.
 
     Raises:
-        UserError: another run trains there.
+        UserError: Another run trains there.
     """
     if not PartialState().is_main_process:
-        agreed(lambda: None)
+        fail_together(lambda: None)
         yield
         return
-    hold = lock_folder(folder)
-    agreed(hold.__enter__)
+    lock = lock_folder(folder)
+    fail_together(lock.__enter__)
     try:
         yield
     finally:
-        hold.__exit__(None, None, None)
+        lock.__exit__(None, None, None)
 
 
 def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path | None:
-    """Return the newest complete checkpoint of this run; with `restart` none, and they are removed.
+    """Return the newest complete checkpoint of this run; with `restart` remove all and return None.
 
     Raises:
-        UserError: the run was another.
+        UserError: The settings or inputs of the run changed.
     """
-    place = options.folder / CHECKPOINTS
+    folder = options.folder / CHECKPOINTS
     if options.resume == "restart":
         if PartialState().is_main_process:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         return None
-    steps = {int(path.name.rpartition("-")[2]): path for path in place.glob("checkpoint-*") if path.is_dir()}
+    steps = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*") if path.is_dir()}
     complete = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
     if not complete:
         return None
@@ -178,12 +187,21 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
 
 
 class EngineRun(TrainerCallback):
-    """A run of one of TRL's trainers in its folder: progress, checkpoints, signals, and at its end
-    the policy.
+    """A run of one of TRL's trainers in its folder: log, checkpoints, signals, final policy.
 
-    A subclass writes each of the `total` steps and calls `end_step`; `state` is what it adds to a
-    checkpoint, and `take_over` takes that. `every`: steps between checkpoints. `show` names the
-    metrics on the line of progress. `cures` are of the section of the settings.
+    A subclass logs each step and calls `end_step`; `state` and `take_over` save and restore its
+    part of a checkpoint.
+
+    Args:
+        trainer: TRL's trainer.
+        policy: The policy in training.
+        options: The folder and how to resume.
+        identity: Settings and inputs that must be equal to resume.
+        stop: The pending signal, if any.
+        total: The number of steps.
+        every: The default number of steps between checkpoints.
+        show: The metrics in the progress line.
+        cures: Advice for exhausted memory and non-finite numbers.
     """
 
     def __init__(
@@ -208,15 +226,14 @@ class EngineRun(TrainerCallback):
         self.stopped = 0
 
     def train(self) -> None:
-        """Train, from the newest checkpoint if there is one, and write the policy; all processes
-        must call.
+        """Train from the newest checkpoint, if any, and write the policy; all processes must call.
 
         Raises:
-            UserError: out of memory, numbers that are not finite, or an unfinished run with other
-                settings.
+            UserError: Memory is exhausted, numbers are not finite, or the settings of an unfinished
+                run changed.
         """
-        self.stop.hold()  # a step is finished before a signal is obeyed: all processes must stop at one place
-        saved = agreed(lambda: newest_checkpoint(self.options, self.identity))
+        self.stop.hold()  # obey signals only after a step, so that all processes stop together
+        saved = fail_together(lambda: newest_checkpoint(self.options, self.identity))
         if saved is not None:
             self.resume(saved)
         with self.log, as_user_error(self):
@@ -225,33 +242,33 @@ class EngineRun(TrainerCallback):
             self.finish()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs besides transformers' own state, as JSON."""
+        """Return our part of a checkpoint as JSON."""
         raise NotImplementedError
 
     def take_over(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned."""
         raise NotImplementedError
 
     def resume(self, saved: Path) -> None:
-        """Take over our part of a checkpoint's state."""
+        """Restore our part of a checkpoint."""
         state = json.loads((saved / STATE).read_text(encoding="utf-8"))
         self.done = state["step"]
         self.take_over(state)
         self.log.rewind(state["logs"], saved)
-        self._say(f"resumes after step {self.done} of {self.total}")
+        self._report(f"resumes after step {self.done} of {self.total}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open other places for the metrics, where the run has some, and begin the choice of a
-        policy."""
-        agreed(self._begin)
+        """Open the trackers, and start the selection of the final policy."""
 
-    def _begin(self) -> None:
-        self.log.open_loggers(self.options.loggers, self.done)
-        if self.options.selector and self.first:
-            self.options.selector.begin(self.done)
+        def begin() -> None:
+            self.log.open_loggers(self.options.loggers, self.done)
+            if self.options.selector and self.first:
+                self.options.selector.begin(self.done)
+
+        fail_together(begin)
 
     def end_step(self, control: Any) -> None:
-        """Count a step that is written, and say whether to save or to stop."""
+        """Count a logged step, and request saving or stopping."""
         self.done += 1
         last = self.done == self.total
         if (signal := max(gather_object([self.stop.signal]))) and not last:
@@ -259,21 +276,21 @@ class EngineRun(TrainerCallback):
         control.should_save = not last and bool(self.stopped or (self.every and self.done % self.every == 0))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Add our part to a checkpoint that transformers has written; it is complete then."""
+        """Complete a checkpoint of transformers with our part."""
         PartialState().wait_for_everyone()
         if self.first:
-            place = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
+            file = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
             ours = {**self.state(), "step": self.done, "identity": self.identity}
-            with report_disk_errors(place):
-                place.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
+            with report_disk_errors(file):
+                file.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
 
     def finish(self) -> None:
-        """Write the policy and remove the checkpoints; or leave, where a signal asked for it."""
+        """Write the policy and remove the checkpoints, or exit if a signal stopped the run."""
         if self.stopped:
-            self._say(f"stopped after step {self.done} of {self.total}; the same command resumes it")
+            self._report(f"stopped after step {self.done} of {self.total}; the same command resumes it")
             exit_for_signal(self.stopped)
         weights = self.trainer.gathered_weights()
-        agreed(lambda: self._finish(weights))
+        fail_together(lambda: self._finish(weights))
         if self.stop.signal:
             exit_for_signal(self.stop.signal)
 
@@ -287,13 +304,13 @@ class EngineRun(TrainerCallback):
         if self.options.selector:
             self.options.selector.end()
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         if self.first:
             print(f"{self.options.title}: {line}", file=sys.stderr, flush=True)
 
 
-class Steps(EngineRun):
-    """A run of PPO: writes the metrics and samples of each step, after its last update."""
+class PPORun(EngineRun):
+    """A run of PPO: logs the metrics and samples of each step after its last update."""
 
     def __init__(
         self, trainer: RecipeTrainer, options: RunOptions, identity: Mapping[str, str], stop: StopRequest
@@ -301,27 +318,35 @@ class Steps(EngineRun):
         self.settings = settings = trainer.recipe.settings
         memory = f"lower ppo.micro_batch_size ({settings.micro_batch_size})"
         cures = Cures(memory, f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient")
-        how: dict[str, Any] = {"total": settings.steps, "every": CHECKPOINT_EVERY, "cures": cures}
-        show = ("score", "kl", "wrong_sign_rate")
-        super().__init__(trainer, trainer.recipe.policy, options, identity, stop, show=show, **how)
+        super().__init__(
+            trainer,
+            trainer.recipe.policy,
+            options,
+            identity,
+            stop,
+            total=settings.steps,
+            every=CHECKPOINT_EVERY,
+            show=("score", "kl", "wrong_sign_rate"),
+            cures=cures,
+        )
 
     def state(self) -> dict[str, Any]:
-        """Return beta, which `ppo.kl_target` moves."""
+        """Return the KL coefficient, which `ppo.kl_target` adapts."""
         return {"kl_coefficient": self.trainer.coefficient}
 
     def take_over(self, state: Mapping[str, Any]) -> None:
-        """Take over beta."""
+        """Restore the KL coefficient."""
         self.trainer.coefficient = state["kl_coefficient"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After the last update of a step: write it, and say whether to save or to stop."""
+        """Log a step after its last update, and request saving or stopping."""
         trainer, step = self.trainer, self.trainer.step
         assert step is not None
         if state.global_step % trainer.updates:
             return
         terms = trainer.means_of_step()
         metrics = compute_metrics(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
-        agreed(lambda: self._write(step.number, metrics))
+        fail_together(lambda: self._write(step.number, metrics))
         trainer.coefficient = next_coefficient(step.coefficient, metrics["kl"], self.settings)
         self.end_step(control)
 
@@ -340,7 +365,7 @@ class Steps(EngineRun):
 
 @contextmanager
 def as_user_error(run: EngineRun) -> Iterator[None]:
-    """Show a lack of memory, and numbers that are not finite, as one line."""
+    """Turn exhausted memory and non-finite numbers into one-line errors."""
     try:
         yield
     except (FloatingPointError, RuntimeError, MemoryError) as error:

@@ -1,5 +1,4 @@
-"""SFT by TRL's `SFTTrainer`: our ids, batches, optimizer and learning rates; TRL's passes, loss and
-processes."""
+"""SFT with TRL's `SFTTrainer`, but our token ids, batches, optimizer and learning rates."""
 
 from __future__ import annotations
 
@@ -18,10 +17,15 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from text2grad.durable.identity import flatten
 from text2grad.durable.run import Cures, RunOptions
-from text2grad.engines.processes import joined
-from text2grad.engines.trl.fields import Shape, make_sft_args, shared_fields
-from text2grad.engines.trl.run import EngineRun, only_first, refuse_lost_steps, refuse_unlike
-from text2grad.engines.trl.trainer import WholeWeights, agreed, as_number
+from text2grad.engines.processes import join_processes
+from text2grad.engines.trl.fields import PassShape, make_sft_args, shared_fields
+from text2grad.engines.trl.run import (
+    EngineRun,
+    lock_in_first_process,
+    refuse_differing_processes,
+    refuse_rounded_steps,
+)
+from text2grad.engines.trl.trainer import GatheredWeights, fail_together, norm_as_float
 from text2grad.errors import UsageError, first_line
 from text2grad.policy.model import Policy
 from text2grad.signals import StopRequest
@@ -38,7 +42,7 @@ from text2grad.train.supervised import (
 from text2grad.train.watch.steps import LossFloor
 
 IGNORED = -100
-"""The label of a token that is not learned."""
+"""The label of a token that is excluded from the loss."""
 
 
 def train_sft_trl(
@@ -50,80 +54,86 @@ def train_sft_trl(
     *,
     fields: Mapping[str, Any],
 ) -> dict[str, float]:
-    """Train `policy` in place as `train.supervised.train_supervised` does, by TRL's trainer.
+    """Train `policy` in place with TRL's trainer, like `train.supervised.train_supervised`.
 
-    `fields` are of its `SFTConfig`; those of `GRPOConfig` alone, which say how to sample, are left
-    out. Each of several processes calls this with the same arguments; a step is that of all of
-    them. The first one writes.
+    All processes call this with the same arguments and share each step; the first one writes.
+
+    Args:
+        policy: The policy to train.
+        pairs: The training data.
+        settings: Settings of SFT.
+        options: The folder and how to resume.
+        stopping: Ends the run early; None: never.
+        fields: Fields of TRL's `GRPOConfig`; those that `SFTConfig` lacks are ignored.
 
     Returns:
         The last metrics.
 
     Raises:
-        UserError: as `train_supervised`; or weights whose steps would be rounded away.
+        UserError: As `train_supervised`; or updates of the weights would be rounded away.
     """
     refuse_empty(pairs, options)
-    processes = joined(policy.device).num_processes
+    processes = join_processes(policy.device).num_processes
     encoded = encode_pairs(policy, pairs)
     loop = {
         "run.processes": str(processes),
         **supervised_identity(policy, settings, "sft", data_identity(policy, pairs)),
         **flatten(training=options.course),
     }
-    refuse_unlike(identity := options.identity(loop))
+    refuse_differing_processes(identity := options.identity(loop))
     batches = list(plan_batches(encoded, settings, options.seed))
-    shape = sft_shape(settings, processes)
+    shape = plan_sft_passes(settings, processes)
     args = make_sft_args(fields, settings, len(batches), shared_fields(options, shape, policy.device))
-    refuse_lost_steps(policy, args)
+    refuse_rounded_steps(policy, args)
     places = {id(item): place for place, item in enumerate(encoded)}
-    order = list(rows_of(batches, places, shape.rows * shape.passes * processes))
+    order = list(order_rows(batches, places, shape.rows * shape.passes * processes))
     try:
         trainer = SFT(policy, settings, options, args, encoded, order)
     except (ImportError, ValueError) as error:
         raise UsageError(f"engine.trl: {first_line(error)}", "see TRL's SFTTrainer") from error
-    with only_first(options.folder), StopRequest() as stop:
-        run = Updates(trainer, options, identity, stop, stopping)
+    with lock_in_first_process(options.folder), StopRequest() as stop:
+        run = SFTRun(trainer, options, identity, stop, stopping)
         run.train()
     policy.eval()
     policy.continued = True
     return run.last
 
 
-def sft_shape(settings: SFTSettings, processes: int) -> Shape:
-    """Return how a batch is cut: each process has as many passes, of at most `sft.micro_batch_size`
-    rows."""
+def plan_sft_passes(settings: SFTSettings, processes: int) -> PassShape:
+    """Divide a batch into equal numbers of passes in each process."""
     share = math.ceil(settings.batch_size / processes)
     passes = math.ceil(share / settings.micro_batch_size)
-    return Shape(math.ceil(share / passes), passes)
+    return PassShape(math.ceil(share / passes), passes)
 
 
-def rows_of(batches: Sequence[Sequence[EncodedPair]], places: Mapping[int, int], size: int) -> Iterator[int]:
-    """Yield the places of the pairs of each batch, short ones first, and the place behind the last
-    until it has `size` rows: a row that nothing is learned from."""
+def order_rows(batches: Sequence[Sequence[EncodedPair]], places: Mapping[int, int], size: int) -> Iterator[int]:
+    """Yield the indices of the pairs of each batch, short ones first, padded to `size` rows.
+
+    The padding is the index after the last pair, a row without learned tokens.
+    """
     for batch in batches:
         ordered = sorted(batch, key=lambda item: item.tokens)
         yield from (places[id(item)] for item in ordered)
         yield from itertools.repeat(len(places), size - len(batch))
 
 
-def as_rows(encoded: Sequence[EncodedPair], pad: int) -> Dataset:
-    """Return ids and labels of the pairs, and behind them a row without learned tokens."""
+def make_dataset(encoded: Sequence[EncodedPair], pad: int) -> Dataset:
+    """Return ids and labels of the pairs, and a final row without learned tokens."""
     labels = [
         [IGNORED] * len(item.prompt)
-        + [token if learned else IGNORED for token, learned in zip(item.target, item.weights, strict=True)]
+        + [token if is_learned else IGNORED for token, is_learned in zip(item.target, item.weights, strict=True)]
         for item in encoded
     ]
     ids = [item.ids for item in encoded]
     return Dataset.from_dict({"input_ids": [*ids, [pad, pad]], "labels": [*labels, [IGNORED, IGNORED]]})
 
 
-class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
-    """TRL's trainer, taking the steps of `train.supervised.train_batches`.
+class SFT(GatheredWeights, SFTTrainer):  # type: ignore[misc]
+    """TRL's trainer with the steps of `train_batches`; `policy` is trained in place.
 
-    `policy` is trained in place.
-
-    `shares` are of the loss of the step in progress, one a pass; `terms` are the metrics of the
-    last one.
+    Attributes:
+        shares: The shares of the loss of the current step, one per pass.
+        terms: The metrics of the last step.
     """
 
     optimizer: Any
@@ -141,22 +151,22 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         self.policy, self.settings, self.course, self.order = policy, settings, options.course, order
         self.shares: list[Tensor] = []
         self.terms: dict[str, float] = {}
-        rows = as_rows(encoded, int(policy.tokenizer.pad_token_id))
+        rows = make_dataset(encoded, int(policy.tokenizer.pad_token_id))
         super().__init__(model=policy.model, args=args, train_dataset=rows, processing_class=policy.tokenizer)
         self.remove_callback(PrinterCallback)
-        self.model_accepts_loss_kwargs = True  # the loss is divided by the tokens of the whole batch
+        self.model_accepts_loss_kwargs = True  # divides the loss by the tokens of the whole batch
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         return self.order
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Make the optimizer of `sft.optimizer`, where no profile of DeepSpeed has one."""
+        """Make the optimizer of `sft.optimizer`, unless DeepSpeed's configuration has one."""
         if self.optimizer is None:
             self.optimizer = plain_optimizer(self.policy, self.settings, self.course.weight_decay)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Make the schedule of the section `training`."""
+        """Make the learning-rate schedule of the section `training`."""
         if self.lr_scheduler is None:
             factor = learning_rate_factor(self.course.schedule, self.course.warmup, num_training_steps)
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
@@ -164,10 +174,9 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """Return this pass's share of the mean over the learned tokens of the batch, times the
-        processes."""
+        """Return this pass's share of the batch's mean loss, times the number of processes."""
         loss = super().compute_loss(*args, **kwargs)
-        self._metrics["train"].clear()  # nothing reads TRL's own
+        self._metrics["train"].clear()  # TRL's metrics are not used
         self.shares.append(loss.detach())
         return loss
 
@@ -175,19 +184,18 @@ class SFT(WholeWeights, SFTTrainer):  # type: ignore[misc]
         """Check loss and gradient before an optimizer step.
 
         Raises:
-            FloatingPointError: loss or gradient forbid the step. DeepSpeed's engine has made it by
-                then.
+            FloatingPointError: Loss or gradient diverged. DeepSpeed has already made the step.
         """
-        norm = as_number(super()._get_grad_norm(model, grad_norm=grad_norm))
-        mine, self.shares = float(torch.stack(self.shares).sum()), []
-        losses = gather_object([mine])
+        norm = norm_as_float(super()._get_grad_norm(model, grad_norm=grad_norm))
+        loss, self.shares = float(torch.stack(self.shares).sum()), []
+        losses = gather_object([loss])
         self.terms = {"loss": sum(losses) / len(losses), "grad_norm": norm}
         refuse_diverged(self.terms, math.log(len(self.policy.tokenizer)))
         return norm
 
 
-class Updates(EngineRun):
-    """A run of SFT: writes the metrics of each step, and ends where `stopping` says so."""
+class SFTRun(EngineRun):
+    """A run of SFT: logs the metrics of each step, and ends early if `stopping` requests it."""
 
     def __init__(
         self,
@@ -201,26 +209,35 @@ class Updates(EngineRun):
         self.last: dict[str, float] = {}
         memory = f"lower sft.micro_batch_size ({settings.micro_batch_size})"
         cures = Cures(memory, f"lower sft.lr ({settings.lr:g})")
-        how: dict[str, Any] = {"total": trainer.args.max_steps, "every": CHECKPOINT_EVERY, "cures": cures}
-        super().__init__(trainer, trainer.policy, options, identity, stop, show=("loss",), **how)
+        super().__init__(
+            trainer,
+            trainer.policy,
+            options,
+            identity,
+            stop,
+            total=trainer.args.max_steps,
+            every=CHECKPOINT_EVERY,
+            show=("loss",),
+            cures=cures,
+        )
 
     def state(self) -> dict[str, Any]:
-        """Return the losses that decide whether to end."""
+        """Return the losses that decide about the end."""
         return self.stopping.numbers() if self.stopping else {}
 
     def take_over(self, state: Mapping[str, Any]) -> None:
-        """Take them over."""
+        """Restore the losses."""
         if self.stopping:
             self.stopping.restore(state)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the learning rate of this step, before the schedule advances."""
+        """Record the learning rate of this step before the schedule advances."""
         self.trainer.terms["lr"] = float(self.trainer.optimizer.param_groups[0]["lr"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write a step, and say whether to save or to stop."""
+        """Log a step, and request saving or stopping."""
         self.last = dict(self.trainer.terms)
-        agreed(partial(self._write, self.done, self.last))
+        fail_together(partial(self._write, self.done, self.last))
         if self.stopping:
             self.stopping.note(self.last["loss"])
             self.last["steps"] = self.done + 1

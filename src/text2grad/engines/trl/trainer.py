@@ -1,10 +1,9 @@
-"""A `GRPOTrainer` that trains as `train.ppo` does: TRL samples and reads, everything between is
-ours.
+"""A `GRPOTrainer` that trains like `train.ppo`.
 
-TRL's part is what needs an engine: `_generate_single_turn` (transformers, vLLM, continuous
-batching), `_get_per_token_logps_and_entropies`, and transformers' loop around DDP, FSDP and
-DeepSpeed. Credit, rewards, advantages and loss are the functions of the local loop, on the batch of
-all processes, so that nothing depends on how it was shared.
+TRL samples (`_generate_single_turn`: transformers, vLLM, continuous batching), computes
+log-probabilities (`_get_per_token_logps_and_entropies`) and runs transformers' loop with DDP, FSDP
+or DeepSpeed. Credit, rewards, advantages and loss are the local loop's functions on the batch of
+all processes, so results do not depend on how it is divided.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from text2grad.train.rollout import (
 from text2grad.train.update import loss_terms
 
 T = TypeVar("T")
-KL_OF = {"k1": adv.kl_k1, "k3": adv.kl_k3}
+KL_ESTIMATORS = {"k1": adv.kl_k1, "k3": adv.kl_k3}
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,18 @@ class Recipe:
 
 @dataclass
 class Step:
-    """One step: its batch, of all processes, and what its updates have counted so far.
+    """One step: the batch of all processes and the sums of its updates so far.
 
-    `coefficient` is beta, of the KL. `watch` has the seconds of its phases. `tokens` are the
-    learned ones of each mini-batch in this epoch, `passes` the rows of each of this process's
-    passes over them.
+    Attributes:
+        number: The step, from 0.
+        coefficient: The KL coefficient beta.
+        responses: The judged responses of all processes.
+        rollout: Their rewards and advantages.
+        watch: The seconds of the step's phases.
+        terms: The sums of the loss terms over the updates.
+        tokens: The number of learned tokens in each mini-batch of this epoch.
+        passes: The rows of each of this process's passes in this epoch.
+        updates: The number of updates that changed the policy.
     """
 
     number: int
@@ -94,10 +100,9 @@ class Step:
 
 
 class PromptOrder(Sampler[int]):
-    """The rows of each step as `train.ppo.prompt_order` draws them, repeated for each of its
-    passes.
+    """Yields the rows of each step (`train.ppo.prompt_order`), repeated for each of its passes.
 
-    transformers fetches a batch for each pass, and TRL takes the first one of a step.
+    transformers fetches a batch for each pass, and TRL uses the first one of a step.
     """
 
     def __init__(self, steps: Iterator[list[int]], count: int, repeats: int, rollouts: int) -> None:
@@ -112,19 +117,19 @@ class PromptOrder(Sampler[int]):
                 yield from rows
 
 
-def agreed(work: Callable[[], T]) -> T:
-    """Do this process's part of some work; if it fails in one process it fails in all.
+def fail_together(work: Callable[[], T]) -> T:
+    """Do work in all processes; if it fails in one process, raise an error in all.
 
     Raises:
-        UserError, FloatingPointError: another process failed, and how.
+        UserError, FloatingPointError: Another process failed; names it and its error.
     """
     result, failure = None, None
     try:
         result = work()
     except Exception as error:
         failure = error
-    words = None if failure is None else (isinstance(failure, FloatingPointError), first_line(failure))
-    failures = gather_object([words])
+    message = None if failure is None else (isinstance(failure, FloatingPointError), first_line(failure))
+    failures = gather_object([message])
     if failure is not None:
         raise failure
     for process, other in enumerate(failures):
@@ -134,13 +139,13 @@ def agreed(work: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
-def as_number(norm: Any) -> float:
-    """The norm of a gradient as accelerate has it."""
+def norm_as_float(norm: Any) -> float:
+    """Return accelerate's norm of a gradient as a number."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm or 0.0)
 
 
-class WholeWeights:
-    """A base of trainers: weights gathered from all processes, and no model card."""
+class GatheredWeights:
+    """A base of trainers that gathers sharded weights and writes no model card."""
 
     accelerator: Any
     model_wrapped: Any
@@ -149,23 +154,24 @@ class WholeWeights:
 
     @property
     def split(self) -> bool:
-        """True where no process has all weights: FSDP, and DeepSpeed's ZeRO-3."""
+        """True if the weights are sharded (FSDP, DeepSpeed's ZeRO-3)."""
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         return bool(self.is_fsdp_enabled or (plugin is not None and plugin.zero_stage == 3))
 
     def gathered_weights(self) -> Any:
-        """Return all weights, in the first process, where no process has them all, else None; all
-        must call."""
+        """Return sharded weights in the first process, else None; all processes must call."""
         return self.accelerator.get_state_dict(self.model_wrapped) if self.split else None
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Write none: a checkpoint is no model to be published."""
+        """Write no model card: checkpoints are not published."""
 
 
-class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer, which takes our steps. `recipe.policy` is trained in place.
+class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer with the steps of `train.ppo`; `recipe.policy` is trained in place.
 
-    `coefficient` is beta of the next step; `step` the one in progress.
+    Attributes:
+        coefficient: The KL coefficient beta of the next step.
+        step: The current step.
     """
 
     def __init__(self, recipe: Recipe, args: Any, order: Iterator[list[int]], coefficient: float) -> None:
@@ -177,7 +183,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         rows = list(range(len(recipe.examples)))
         super().__init__(
             model=policy.model,
-            reward_funcs=[lambda **_: []],  # never called: rewards are those of the recipe
+            reward_funcs=[lambda **_: []],  # never called: the recipe has the rewards
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [""] * len(recipe.examples), "row": rows}),
             processing_class=policy.tokenizer,
@@ -191,12 +197,11 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
 
     @property
     def updates(self) -> int:
-        """Optimizer steps of a step."""
+        """The number of optimizer steps in a step."""
         return self.recipe.settings.epochs * self.recipe.settings.mini_batches
 
     def _prepare_reference(self) -> None:
-        """Place a frozen copy of the model as TRL places its own; a reference of adapters is in the
-        model."""
+        """Prepare a copied reference model as TRL does; with adapters there is no copy."""
         assert self.recipe.policy.reference is not None
         model = self.recipe.policy.reference.model
         if model is self.recipe.policy.model:
@@ -218,8 +223,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     # One step -----------------------------------------------------------------------------------
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        """Begin a step with its first pass, an epoch with the first pass of each; the rows of this
-        pass."""
+        """Start a new step or epoch if due, and return the number of this pass."""
         passes = self.args.steps_per_generation
         if self._step % (passes * self.recipe.settings.epochs) == 0:
             self.step = self._begin([record["row"] for record in generation_batch])
@@ -229,26 +233,27 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         return {"pass": self._step % passes}
 
     def _begin(self, rows: Sequence[int]) -> Step:
-        """Sample, judge and score: y ~ pi(x), critique -> delta_t, log pi and the KL -> A_t."""
+        """Sample, judge and score: y ~ pi(x); critique -> delta_t; log pi and KL -> A_t."""
         recipe, watch = self.recipe, Stopwatch()
         examples = [recipe.examples[row] for row in rows]
         draw = partial(self._sample, examples, [list(recipe.prompts[row]) for row in rows])
-        samples, sampled = draw() if recipe.environment is None else agreed(draw)  # one environment may fail alone
+        # An environment may fail in one process alone.
+        samples, sampled = draw() if recipe.environment is None else fail_together(draw)
         prompts = [sample.prompt or recipe.prompts[row] for sample, row in zip(samples, rows, strict=True)]
         watch.lap("generate")
         critique = partial(judge, examples, samples, self._table, recipe.critic, recipe.credit)
         measure = partial(self._measure, prompts, samples)
         if get_overlap(recipe.critic) == "helps" and not self.split:
-            responses, stats = agreed(partial(critique_and_score, critique, measure, True, watch))
-        else:  # passes of split weights are made by all or none, so a critic must have answered in all
-            responses, stats = critique_and_score(partial(agreed, critique), measure, False, watch)
+            responses, stats = fail_together(partial(critique_and_score, critique, measure, True, watch))
+        else:  # passes over sharded weights need all processes, so every critic must have answered
+            responses, stats = critique_and_score(partial(fail_together, critique), measure, False, watch)
         responses, prompts, stats, logps = gather_rows(responses, prompts, stats, sampled)
-        batch = self._packed(prompts, responses.samples, "cpu")
+        batch = self._pack(prompts, responses.samples, "cpu")
         refuse_failures(responses.judgements, recipe.settings.max_failed)
         rollout = build_rollout(batch, responses, stats, recipe.settings, self.coefficient)
         refuse_diverged(rollout, recipe.settings.max_kl)
         if logps is not None and self.vllm_importance_sampling_correction:
-            # An id counts less by the ratio in which it is likelier in the program that sampled it.
+            # Truncated importance sampling: pi(token) in this program over that in the sampler.
             weight = (rollout.old_logp - logps).exp().clamp(max=self.vllm_importance_sampling_clip_max)
             rollout.advantages.mul_(torch.where(logps.isnan(), 1, weight))
         watch.lap("score")
@@ -257,45 +262,44 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     def _sample(
         self, examples: Sequence[Example], prompts: list[list[int]]
     ) -> tuple[list[Sample], list[Any] | None]:
-        """Sample with TRL; return the samples, and their log-probabilities where another program
-        says them."""
+        """Sample with TRL; return the samples, and the log-probabilities of an external sampler."""
         recipe = self.recipe
         if recipe.environment is not None:
             return play(
-                recipe.policy, examples, recipe.environment, recipe.generation, sample_turns=self._turns
+                recipe.policy, examples, recipe.environment, recipe.generation, sample_turns=self._sample_turns
             ), None
         ids, logps = self._generate_single_turn(prompts, None, {}, self.num_generations)
         return self._as_samples(ids), logps
 
-    def _turns(self, policy: Policy, prompts: list[list[int]], *_: Any, **__: Any) -> list[Sample]:
-        """Sample one turn of some episodes, whose prompts differ."""
+    def _sample_turns(self, policy: Policy, prompts: list[list[int]], *_: Any, **__: Any) -> list[Sample]:
+        """Sample one turn for each of some episodes."""
         return self._as_samples(self._generate_single_turn(prompts, None, {}, 1)[0])
 
     def _as_samples(self, sampled: Sequence[Sequence[int]]) -> list[Sample]:
         stops = set(self.eos_token_ids)
         return [Sample(list(ids), truncated=not ids or ids[-1] not in stops) for ids in sampled]
 
-    def _packed(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample], device: Any) -> TokenBatch:
+    def _pack(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample], device: Any) -> TokenBatch:
         pad = int(self.recipe.policy.tokenizer.pad_token_id)
         ids, masks = [sample.ids for sample in samples], [sample.mask for sample in samples]
         return pack(prompts, ids, pad, device, masks)
 
     def _measure(self, prompts: Sequence[Sequence[int]], samples: Sequence[Sample]) -> PolicyStats:
-        """Measure policy and reference on this process's rows."""
+        """Compute the statistics of policy and reference for this process's rows."""
         policy = self.recipe.policy
-        batch = self._packed(prompts, samples, self.accelerator.device)
+        batch = self._pack(prompts, samples, self.accelerator.device)
         assert policy.reference is not None
         kwargs = self.args.gradient_checkpointing_kwargs
         with torch.no_grad(), disable_gradient_checkpointing(self.model, kwargs):
-            logp, entropy = self._read(self.model, batch, entropy=True)
+            logp, entropy = self._compute_logps(self.model, batch, entropy=True)
             with policy.reference.activate():
-                ref_logp, _ = self._read(self.ref_model or self.model, batch)
-        nothing = torch.zeros_like(logp)
-        kl = torch.where(batch.mask, KL_OF[self.recipe.settings.kl](logp, ref_logp), 0)
-        return PolicyStats(logp, ref_logp, kl, entropy, nothing, nothing[:, 0])
+                ref_logp, _ = self._compute_logps(self.ref_model or self.model, batch)
+        zeros = torch.zeros_like(logp)  # there is no value function
+        kl = torch.where(batch.mask, KL_ESTIMATORS[self.recipe.settings.kl](logp, ref_logp), 0)
+        return PolicyStats(logp, ref_logp, kl, entropy, zeros, zeros[:, 0])
 
-    def _read(self, model: Any, batch: TokenBatch, entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropy (B, T), 0 outside the mask, as TRL computes them."""
+    def _compute_logps(self, model: Any, batch: TokenBatch, entropy: bool = False) -> tuple[Tensor, Tensor]:
+        """Return TRL's log-probabilities and entropy (B, T), 0 outside the mask."""
         inputs = batch.input_ids, batch.attention_mask, batch.width
         rows = self.args.per_device_train_batch_size
         logp, entropies, _ = self._get_per_token_logps_and_entropies(model, *inputs, rows, compute_entropy=entropy)
@@ -305,8 +309,7 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
     # Its updates --------------------------------------------------------------------------------
 
     def _shuffle(self, step: Step, epoch: int) -> None:
-        """Draw the mini-batches of an epoch, and this process's passes over each: short responses
-        first."""
+        """Draw the mini-batches of an epoch and this process's passes, short responses first."""
         rollout, processes = step.rollout, self.accelerator.num_processes
         rollout.ratio.zero_()
         step.tokens, step.passes = [], []
@@ -314,67 +317,63 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
         for index in torch.from_numpy(order).tensor_split(self.recipe.settings.mini_batches):
             step.tokens.append(int(rollout.loss_mask[index].sum()))
             (by_length,) = rollout.batch.passes(index, len(index))
-            mine = by_length[self.accelerator.process_index :: processes]
-            step.passes += torch.split(mine, self.args.per_device_train_batch_size)
+            process_rows = by_length[self.accelerator.process_index :: processes]
+            step.passes += torch.split(process_rows, self.args.per_device_train_batch_size)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Return this pass's share of the loss of its mini-batch; all shares add up to the local
-        loop's loss."""
+        """Return this pass's share of the mini-batch's loss; the shares sum to the local loop's."""
         step, settings, processes = self.step, self.recipe.settings, self.accelerator.num_processes
         assert step is not None
         rows, tokens = step.passes[inputs["pass"]], self._learned_tokens(inputs["pass"])
-        part = moved(take_rows(step.rollout, rows), self.accelerator.device)
+        part = move_rollout(take_rows(step.rollout, rows), self.accelerator.device)
 
-        def read_again(batch: TokenBatch, *_: Any, **__: Any) -> PolicyOutput:
-            logp = self._read(model, batch)[0]
-            nothing = torch.zeros_like(logp)
-            return PolicyOutput(logp, None, None, nothing, nothing[:, 0], nothing)
+        def forward(batch: TokenBatch, *_: Any, **__: Any) -> PolicyOutput:
+            logp = self._compute_logps(model, batch)[0]
+            zeros = torch.zeros_like(logp)
+            return PolicyOutput(logp, None, None, zeros, zeros[:, 0], zeros)
 
-        columns = loss_terms(read_again, part, settings, self.recipe.generation.temperature)
+        columns = loss_terms(forward, part, settings, self.recipe.generation.temperature)
         step.rollout.ratio[rows, : part.batch.width] = columns.pop("ratio").cpu()
         shares = {name: average(term, part.loss_mask, "token", max(1, tokens)) for name, term in columns.items()}
         if tokens:
             for name, share in shares.items():
                 step.terms[name] = step.terms.get(name, 0.0) + float(share.detach())
-        # Gradients of several processes are averaged, and shares are to be added up.
+        # Gradients are averaged over the processes, but the shares must be summed.
         return shares["policy_loss"] * float(processes)
 
-    def _learned_tokens(self, place: int) -> int:
-        """The learned tokens, in all processes, of the mini-batch that a pass belongs to."""
+    def _learned_tokens(self, number: int) -> int:
+        """Return the learned tokens of all processes in the mini-batch of a pass."""
         assert self.step is not None
-        return self.step.tokens[place // int(self.args.gradient_accumulation_steps)]
+        return self.step.tokens[number // int(self.args.gradient_accumulation_steps)]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Check the gradient before an optimizer step; a mini-batch without learned tokens changes
-        nothing.
+        """Check the gradient before an optimizer step; skip mini-batches without learned tokens.
 
-        DeepSpeed's engine has made the step by then.
+        DeepSpeed has already made the step.
 
         Raises:
-            FloatingPointError: the gradient is not finite.
+            FloatingPointError: The gradient is not finite.
         """
-        before = super()._get_grad_norm(model, grad_norm=grad_norm)
-        norm = as_number(before)
+        norm = norm_as_float(super()._get_grad_norm(model, grad_norm=grad_norm))
         assert self.step is not None
         if not math.isfinite(norm):
-            raise FloatingPointError("the gradient is not finite, no parameter was changed by it")
+            raise FloatingPointError("the gradient is not finite; it changed no parameter")
         if self._learned_tokens((self._step - 1) % self.args.steps_per_generation):
             self.step.updates += 1
             self.step.terms["grad_norm"] = self.step.terms.get("grad_norm", 0.0) + norm
-        else:  # all critiques of this mini-batch failed: moments of earlier ones would still move the weights
+        else:  # without gradients the optimizer's moments do not move the weights either
             model.zero_grad(set_to_none=True)
         return norm
 
     def means_of_step(self) -> dict[str, float]:
-        """Return the mean terms of a finished step's updates, and fill its ratios from all
-        processes; all call."""
+        """Return the mean terms of a step's updates, and gather its ratios; all processes call."""
         step = self.step
         assert step is not None
         if self.accelerator.num_processes > 1:
             step.rollout.ratio.copy_(torch.stack(gather_object([step.rollout.ratio])).amax(dim=0))
         shares = gather_object([step.terms])
         sums = {name: sum(share[name] for share in shares) for name in step.terms}
-        if "grad_norm" in sums:  # of all processes' gradients critique_and_score, and the same in each
+        if "grad_norm" in sums:  # the norm of the averaged gradient, equal in all processes
             sums["grad_norm"] = step.terms["grad_norm"]
         step.watch.lap("update")
         return {name: value / max(1, step.updates) for name, value in sums.items()}
@@ -383,33 +382,32 @@ class RecipeTrainer(WholeWeights, GRPOTrainer):  # type: ignore[misc]
 def gather_rows(
     responses: Responses, prompts: list[Sequence[int]], stats: PolicyStats, sampled: list[Any] | None
 ) -> tuple[Responses, list[Sequence[int]], PolicyStats, Tensor | None]:
-    """Gather the rows of all processes, one share after the other, on the CPU; all must call.
+    """Gather the rows of all processes on the CPU, in the order of the processes; all must call.
 
-    `sampled`, where it is given, becomes (B, T): NaN where it is unknown.
+    The sampler's log-probabilities `sampled`, if any, become (B, T) with NaN for missing ones.
     """
     columns = PolicyStats(*(column.cpu() for column in stats))
     shares = gather_object([(responses, prompts, columns, sampled)])
     all_responses, all_prompts, all_stats, all_sampled = zip(*shares, strict=True)
     width = max(len(sample.ids) for part in all_responses for sample in part.samples)
-    joined = PolicyStats(*(joined_rows(parts, width) for parts in zip(*all_stats, strict=True)))
+    all_columns = PolicyStats(*(stack_rows(parts, width) for parts in zip(*all_stats, strict=True)))
     logps = [row for part in all_sampled if part is not None for row in part]
-    sampled_logp = torch.full(joined.logp.shape, torch.nan) if logps else None
+    sampled_logp = torch.full(all_columns.logp.shape, torch.nan) if logps else None
     if sampled_logp is not None:
-        for place, row in enumerate(logps):
-            sampled_logp[place, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
-    return merge_responses(all_responses), [row for part in all_prompts for row in part], joined, sampled_logp
+        for index, row in enumerate(logps):
+            sampled_logp[index, : len(row)] = torch.tensor([torch.nan if logp is None else logp for logp in row])
+    return merge_responses(all_responses), [row for part in all_prompts for row in part], all_columns, sampled_logp
 
 
-def joined_rows(parts: Sequence[Tensor], width: int) -> Tensor:
-    """Return rows of several processes under each other: (B, T) padded with 0 to a common width, or
-    (B,)."""
+def stack_rows(parts: Sequence[Tensor], width: int) -> Tensor:
+    """Concatenate rows of several processes: (B,), or (B, T) padded with 0 to a common width."""
     if parts[0].ndim == 1:
         return torch.cat(list(parts))
     return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
 
-def moved(rollout: Rollout, device: Any) -> Rollout:
-    """Return a rollout on a device."""
+def move_rollout(rollout: Rollout, device: Any) -> Rollout:
+    """Return a rollout moved to a device."""
     batch = TokenBatch(*(column.to(device) for column in vars(rollout.batch).values()))
     columns = {name: column.to(device) for name, column in vars(rollout).items() if isinstance(column, Tensor)}
     return Rollout(batch=batch, **columns)

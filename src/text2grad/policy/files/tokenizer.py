@@ -45,9 +45,9 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
         files = "tokenizer.json and tokenizer_config.json into the folder"
         if (Path(model) / "adapter_config.json").is_file():
             raise UserError(f"the adapter in {model!r} has no tokenizer", f"copy its base's {files}") from error
-        cure = (
-            f"copy the model's {files}" if Path(model).is_dir() else "check the name and network, or give a folder"
-        )
+        cure = "check the name and the network, or give a folder"
+        if Path(model).is_dir():
+            cure = f"copy the model's {files}"
         raise UserError(f"no tokenizer in {model!r}: {first_line(error)}", cure) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)

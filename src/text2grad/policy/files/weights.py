@@ -136,9 +136,7 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
     ]
     if unknown:
         listing = ", ".join(map(repr, sorted(unknown)))[:80]
-        problem = (
-            f"{name}: the tokenizer has {len(tokenizer)} tokens, but the model embeds {size}, without {listing}"
-        )
+        problem = f"{name}: the model embeds {size} of the tokenizer's {len(tokenizer)} tokens, without {listing}"
         raise UserError(problem, "use the model's own tokenizer files, or call model.resize_token_embeddings")
 
 

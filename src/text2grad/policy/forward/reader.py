@@ -70,9 +70,8 @@ class Reader:
         packed = share_prompts(batch, model.dtype) if self.shares_prompts and not all_layers else None
         if packed:
             states = hidden_states(model, packed.inputs).flatten(0, 1)  # (G * L, H)
-            hidden = states.index_select(0, packed.state_indices.flatten()).view(
-                *packed.state_indices.shape, -1
-            )  # (B, T+1, H)
+            indices = packed.state_indices  # (B, T+1)
+            hidden = states.index_select(0, indices.flatten()).view(*indices.shape, -1)  # (B, T+1, H)
         else:
             output = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=all_layers)
             hidden, layers = output.last_hidden_state[:, -keep:], output.hidden_states if all_layers else ()
