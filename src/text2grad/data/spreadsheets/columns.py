@@ -91,7 +91,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the columns of a table hold.
+    """The proposed contents of the columns of a table.
 
     Attributes:
         columns: our field -> a column.
@@ -331,12 +331,8 @@ def propose(
     draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
     usable = [name for name in free if _strongest(matches[name]) != "unused"]
     draft.assign_by_content(usable)
-    columns = {
-        ours: columns[ours]
-        for ours in sorted(
-            columns, key=lambda ours: headers.index(columns[ours]) if columns[ours] in headers else -1
-        )
-    }
+    order = {name: number for number, name in enumerate(headers)}
+    columns = dict(sorted(columns.items(), key=lambda item: order.get(item[1], -1)))
     rating = draft.rating(columns["score"]) if "score" in columns else None
     if rating and rating.candidates and not has_scale:
         draft.doubts.append(Doubt("scale", rating.candidates, columns["score"]))
@@ -459,15 +455,9 @@ class _Draft:
         A column of single words holds texts only if no other column does and its name is exactly
         the field ("Answer": "Paris").
         """
-        for ours, candidates in (
-            ("response", self._responses),
-            ("corrected", self._corrections),
-            ("prompt", self._prompts),
-            ("critique", self._critiques),
-            ("score", self._scores),
-        ):
+        for ours in ("response", "corrected", "prompt", "critique", "score"):
             if ours not in self.columns:
-                ranked, ties = candidates(names)
+                ranked, ties = self._candidates(ours, names)
                 if len(ties) > 1:
                     self._doubt(ours, ties)
                 if ranked:
@@ -479,9 +469,6 @@ class _Draft:
         for ours in TEXTS:
             self._take_named(ours, names)
 
-    def _texts(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name not in self.columns.values() and self.profiles[name].is_text]
-
     def _take_named(self, ours: str, names: Sequence[str]) -> None:
         """Give a field to a column with exactly its name that holds no ratings."""
         for name in names if ours not in self.columns else ():
@@ -490,11 +477,31 @@ class _Draft:
                 self.columns[ours] = name
                 return
 
-    # Each method returns the columns that may hold a field, the likeliest first, and the ties.
+    def _candidates(self, ours: str, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the columns that may hold a field, the likeliest first, and the ties."""
+        free = [name for name in names if name not in self.columns.values()]
+        texts = [name for name in free if self.profiles[name].is_text]
+        if ours == "response":
+            return self._responses(texts)
+        if ours == "prompt":
+            return self._prompts(texts)
+        if ours == "critique":
+            return texts, texts
+        if ours == "corrected":
+            response = self.columns["response"]
+            similar = [name for name in texts if word_overlap(self.rows, response, name) >= MIN_OVERLAP]
+            return similar, similar
+        rated = []
+        for name in free:
+            rating = self.rating(name) if self.profiles[name].distinct > 1 else None
+            # Words that need no scale may also be a short comment.
+            if rating and (rating.scale or rating.candidates or name not in texts):
+                rated.append(name)
+        return rated, rated
 
-    def _responses(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _responses(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
         """Rank the longest text first, or the similar one (its correction) that more rows have."""
-        texts = sorted(self._texts(names), key=lambda name: -self.profiles[name].characters)
+        texts = sorted(texts, key=lambda name: -self.profiles[name].characters)
         if not texts:
             return [], []
         similar = [name for name in texts[1:] if word_overlap(self.rows, texts[0], name) >= MIN_OVERLAP]
@@ -507,13 +514,7 @@ class _Draft:
             is_tie = any(other.characters > 0.8 * first.characters and other.questions < 0.5 for other in others)
         return group, leading if is_tie else []
 
-    def _corrections(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the texts that resemble the response."""
-        response = self.columns["response"]
-        similar = [name for name in self._texts(names) if word_overlap(self.rows, response, name) >= MIN_OVERLAP]
-        return similar, similar
-
-    def _prompts(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _prompts(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
         """Rank texts with question marks, before the response, and in every row first."""
         response = self.columns["response"]
         before = self.headers.index(response) if response in self.headers else len(self.headers)
@@ -523,22 +524,6 @@ class _Draft:
             full = len(content.values) == len(self.rows)
             return content.questions + 0.5 * (self.headers.index(name) < before) + 0.3 * full
 
-        ranked = sorted(self._texts(names), key=lambda name: (likelihood(name), name), reverse=True)
+        ranked = sorted(texts, key=lambda name: (likelihood(name), name), reverse=True)
         is_tie = len(ranked) > 1 and likelihood(ranked[0]) - likelihood(ranked[1]) < MIN_LEAD
         return ranked, ranked[:2] if is_tie else []
-
-    def _critiques(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return all remaining texts."""
-        texts = self._texts(names)
-        return texts, texts
-
-    def _scores(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the columns of ratings with several values."""
-        free = [name for name in names if name not in self.columns.values() and self.profiles[name].distinct > 1]
-        rated = [
-            name
-            for name in free
-            if (rating := self.rating(name))
-            and (rating.scale or rating.candidates or not self.profiles[name].is_text)
-        ]
-        return rated, rated
