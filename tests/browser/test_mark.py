@@ -3,6 +3,7 @@ tabs."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from browser_pages import Server, serving, until, wait_until
+from places import ROOT
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.jsonl import read_records, write_records
 from text2grad.page.mark import MarkPage
@@ -50,9 +52,13 @@ def marked(source: Path) -> list[Feedback]:
     return read_records(source.with_suffix(".marked.jsonl"))
 
 
-def opened(tab: Any, server: Server, id: str = "q-0") -> None:
+def heading(tab: Any, number: int, total: int = ANSWERS) -> Any:
+    return tab.get_by_role("heading", name=f"{number} of {total} · When is it due?", exact=True)
+
+
+def opened(tab: Any, server: Server, total: int = ANSWERS) -> None:
     tab.goto(server.url)
-    tab.get_by_role("heading", name=id, exact=True).wait_for()
+    heading(tab, 1, total).wait_for()
 
 
 def saved(tab: Any) -> None:
@@ -81,7 +87,7 @@ WANTED = [("It is", 1, "clear"), ("next week", -1, "wrong week")]
 def test_twenty_answers_by_keyboard_alone_through_a_kill(server: Server, tab: Any, source: Path) -> None:
     opened(tab, server)
     for number in range(ANSWERS):
-        tab.get_by_role("heading", name=f"q-{number}", exact=True).wait_for()
+        heading(tab, number + 1).wait_for()
         if number == 7:
             server.kill()
         mark_by_keys(tab)
@@ -89,11 +95,13 @@ def test_twenty_answers_by_keyboard_alone_through_a_kill(server: Server, tab: An
             tab.get_by_text("Not saved yet").wait_for()
             place = tab.evaluate("location.hash")
             tab.goto(server.start() + place)
-            tab.get_by_role("heading", name="q-7", exact=True).wait_for()
+            heading(tab, 8).wait_for()
             tab.locator("#talk").focus()
         saved(tab)
         if number < ANSWERS - 1:
             tab.keyboard.press("Enter")
+    assert tab.locator("#finished").is_visible()
+    assert "text2grad improve" in tab.locator("#finished pre").inner_text()
     records = marked(source)
     assert sorted(each.id for each in records) == sorted(f"q-{n}" for n in range(ANSWERS))
     for each in records:
@@ -157,7 +165,7 @@ def test_a_comment_of_the_file_is_shown_whole_and_a_better_answer_is_taken(tab: 
     said = {"id": "q-0", "prompt": (turn,), "response": TEXT.format(n=0), "critique": comment, "meta": zoe}
     write_records(tmp_path / "said.jsonl", [Feedback(**said, source=Source(kind="human"))])
     with serving(partial(MarkPage, tmp_path / "said.jsonl", None, "ann", False)) as server:
-        opened(tab, server)
+        opened(tab, server, 1)
         assert comment.strip() in tab.locator("#said").inner_text()
         assert "No critic" not in tab.locator("main").inner_text()
         tab.keyboard.press("b")
@@ -178,3 +186,36 @@ def test_two_people_mark_the_same_answer(server: Server, tab: Any, source: Path)
     tab.locator("#talk").focus()
     mark_by_keys(tab)
     wait_until(lambda: {each.meta["annotator"] for each in marked(source)} == {"ann", "bob"})
+
+
+def test_a_person_who_only_rates_sees_the_rating_first_and_the_progress(
+    server: Server, tab: Any, source: Path
+) -> None:
+    tab.set_viewport_size({"width": 390, "height": 800})
+    opened(tab, server)
+    rating = tab.locator("#verdict").bounding_box()
+    assert rating["y"] + rating["height"] < 800
+    assert rating["y"] < tab.get_by_role("button", name="g good").bounding_box()["y"]
+    assert not tab.locator("#list").is_visible() and not tab.locator("#critique").is_visible()
+    tab.get_by_label("5 best").check()
+    until(tab, "document.getElementById('progress').textContent === '1 of 20 marked'")
+    assert tab.locator("#bar").evaluate("bar => bar.value") == 1 / ANSWERS
+    wait_until(lambda: [record.score for record in marked(source)] == [1.0])
+    assert not tab.locator("#finished").is_visible()
+    tab.get_by_text("All answers", exact=True).click()
+    row = tab.locator("#list [role=option]").first.inner_text().splitlines()
+    assert row == ["When is it due?", TEXT.format(n=0), "✓ marked by me"]
+
+
+def test_the_spreadsheet_of_improve_is_marked(tab: Any, tmp_path: Path) -> None:
+    source = tmp_path / "feedback.xlsx"
+    shutil.copy(ROOT / "examples" / "feedback.xlsx", source)
+    with serving(partial(MarkPage, source, None, "zoe", False)) as server:
+        tab.goto(server.url)
+        tab.get_by_role("heading", name="1 of 60 · … desk lamp.").wait_for()
+        assert "Ann wrote" in tab.locator("#said").inner_text()
+        tab.keyboard.press("1")
+        wait_until(lambda: [record.score for record in marked(source)] == [-1.0])
+        command = tab.locator(".loop code").all_text_contents()[0]
+    assert "--map 'prompt=Question,response=Answer of the bot" in command and "--scale 1..5" in command
+    assert command.endswith(f"text2grad improve {tmp_path}/feedback.all.jsonl")

@@ -67,7 +67,7 @@ def test_what_is_marked_in_the_browser_trains(tab: Any, run: Path) -> None:
     with serving(partial(MarkPage, source, None, "ann", False)) as server:
         tab.goto(server.url)
         for number, record in enumerate(answers):
-            tab.get_by_role("heading", name=record.id, exact=True).wait_for()
+            tab.get_by_role("heading", name=f"{number + 1} of {ANSWERS} · ").wait_for()
             mark(tab, "on Friday" in record.response)
             until(tab, "document.getElementById('saved').textContent === 'saved'")
             if number < ANSWERS - 1:

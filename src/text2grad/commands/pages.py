@@ -14,25 +14,24 @@ BROWSER = ("--browser/--no-browser", "Open the page, or only print its address."
 class Mark(Stage):
     """Mark answers in the browser: drag over words, press g (good) or p (poor), type a reason.
 
-    SOURCE is a file of feedback records, a file of answers (.jsonl, .csv with prompt and response)
-    or the folder of a run. Everything works with the keyboard; press ? for the keys. A critic's
-    judgement is shown on request. The record keeps if you saw it before or after your own marks.
+    SOURCE is a spreadsheet as `improve` reads it (.xlsx, .ods, .csv), a file of feedback records, a
+    file of answers (.jsonl with prompt and response) or the folder of a run. Everything works with
+    the keyboard; press ? for the keys. A critic's judgement is shown on request. The record keeps
+    if you saw it before or after your own marks.
 
     Every action is saved on disk before it is confirmed, so you can stop or kill the server at any
     time. Several people can mark on one page under their own names; feedback-report measures their
-    agreement. The marks are training data:
+    agreement. The page shows the command that trains on the marks:
 
     \b
-      text2grad mark answers.jsonl
-      text2grad train --offline answers.marked.jsonl --config mine.yaml
-      text2grad sample --prompts questions.txt --config mine.yaml --with offline --out new.jsonl
-      text2grad mark new.jsonl
+      text2grad mark feedback.xlsx
+      text2grad improve feedback.marked.jsonl
 
-    Verdicts on a critic's spans (right, wrong) are saved in answers.marked.checks.jsonl, which
+    Verdicts on a critic's spans (right, wrong) are saved in feedback.marked.checks.jsonl, which
     feedback-report reads with --marks.
     """
 
-    source: Path = argument("SOURCE", "A file of answers or feedback, or the folder of a run.")
+    source: Path = argument("SOURCE", "A spreadsheet, a file of answers or feedback, or the folder of a run.")
     out: Path | None = option("--out FILE", "The file of records to write. [default: SOURCE as .marked.jsonl]")
     annotator: str = option("--annotator NAME", "The annotator's name, which the page can change.", "")
     suggest: bool = option("--suggest-first", "Show the critic's judgement before you mark.", False)
@@ -55,11 +54,11 @@ class Mark(Stage):
 class View(Stage):
     """View runs in the browser, also during training.
 
-    The page shows learning curves with an explanation of each metric, every sample with its
-    critique and tokens coloured by a metric of your choice, one prompt over the steps of training,
-    and answers before and after training. Samples can be searched, filtered and sorted, and the
-    address of the page can be shared. Several runs are overlaid, with the settings in which they
-    differ.
+    The page opens with one sentence, better or not on held-out prompts, and the three answers that
+    changed most. Below are all answers before and after training, learning curves with an
+    explanation of each metric, and every sample with its critique and tokens coloured by a metric
+    of your choice. Samples can be searched, filtered and sorted, and the address of the page can be
+    shared. Several runs are overlaid, with the settings in which they differ.
 
     `text2grad report` writes the same page as one file.
 

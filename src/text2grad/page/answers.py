@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from text2grad.data.responses import read_items
+from text2grad.data.files import read_rows
+from text2grad.data.records import import_feedback
+from text2grad.data.responses import KNOWN, read_items
+from text2grad.data.spreadsheets.columns import Proposal, propose
+from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import number_repeated_ids
-from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Source
+from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Message, Source
 from text2grad.feedback import response_key as response_key
 from text2grad.json_text import from_json
 from text2grad.jsonl import read_jsonl, reading
@@ -41,8 +45,8 @@ Items = Mapping[str, Item]
 
 
 def read_answers(path: Path) -> Items:
-    """Read the answers of a run folder, of feedback records, or of a file of answers
-    (`data.responses`).
+    """Read the answers of a run folder, of feedback records, of a spreadsheet, or of a file of
+    answers (`data.responses`).
 
     Raises:
         UserError: nothing there can be read, or there is no answer in it.
@@ -55,7 +59,7 @@ def read_answers(path: Path) -> Items:
 
 
 def _read_records(path: Path) -> tuple[list[Feedback], str]:
-    """The records to mark, and the command that makes some."""
+    """Return the records to mark, and the command that makes some."""
     if path.is_dir():
         samples = read_samples([path], [])
         records = [
@@ -64,11 +68,53 @@ def _read_records(path: Path) -> tuple[list[Feedback], str]:
         if not records and (path / "feedback.jsonl").is_file():
             records = list(read_jsonl(path / "feedback.jsonl", Feedback))
         return records, "text2grad train writes samples into its folder as it goes"
-    if _holds_feedback(path):
+    if is_table(path) and (proposal := propose_columns(path)):
+        records = _read_table(path, proposal)
+    elif _holds_feedback(path):
         records = list(read_jsonl(path, Feedback))
     else:
         records = [unjudged(item.example, item.response) for item in read_items(path)]
     return records, "text2grad sample --prompts FILE --out answers.jsonl makes some"
+
+
+def propose_columns(path: Path) -> Proposal | None:
+    """Propose the columns of a table as `improve` does; None if they have our names already.
+
+    Raises:
+        UserError: the table cannot be read, has no rows, or a column is missing or ambiguous.
+    """
+    rows = list(read_rows(path))
+    if not rows:
+        raise UserError(f"{path} has no rows", "check that it is the right file")
+    if {"prompt", "response"} <= rows[0].keys() <= {"prompt", "response", *KNOWN}:
+        return None
+    proposal = propose(rows)
+    if proposal.doubts:
+        doubt = proposal.doubts[0]
+        problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
+        raise UserError(problem, f"text2grad import {path} {doubt.options[0]} --out FILE, then mark FILE")
+    for name, content in (("response", "answers"), ("prompt", "questions")):
+        if name not in proposal.columns:
+            raise UserError(f"{path}: no column of {content}", f"name the column {name}")
+    return proposal
+
+
+def _read_table(path: Path, proposal: Proposal) -> list[Feedback]:
+    """Read the rows of a table in order, with a judgement or as answers that nobody has judged."""
+    judged: dict[tuple[str, str], list[Feedback]] = {}
+    if proposal.columns.keys() - {"prompt", "response", "annotator"}:
+        scales = [proposal.scale] if proposal.scale else []
+        imported = import_feedback(path, names=proposal.mapping, scales=scales, skip=True)
+        for record in imported.records:
+            judged.setdefault((record.prompt[-1].content.strip(), record.response.strip()), []).append(record)
+    records = []
+    for number, row in enumerate(read_rows(path), start=1):
+        prompt, response = (str(row.get(proposal.columns[name]) or "") for name in ("prompt", "response"))
+        if prompt.strip() and response.strip():
+            example = Example(id=f"{path.stem}-{number}", prompt=(Message(role="user", content=prompt),))
+            same_answer = judged.get((prompt.strip(), response.strip()), [unjudged(example, response)])
+            records += [same_answer.pop(0)] if same_answer else []
+    return records
 
 
 def _holds_feedback(path: Path) -> bool:

@@ -12,13 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import UserError, first_error
 from text2grad.feedback import Feedback, human_feedback_on, turns_of
 from text2grad.json_text import from_json
-from text2grad.page.answers import Item, read_answers
+from text2grad.page.answers import Item, propose_columns, read_answers
 from text2grad.page.marking import Act, Conflict, Notebook
 from text2grad.page.render import render_page
 from text2grad.page.server import json_response, page_response
+from text2grad.page.words import prompt_title
 
 SCRIPTS = ("text.mjs", "opinion.mjs", "dom.mjs", "mark.mjs")
 VERSIONS = 50
@@ -57,7 +59,9 @@ class MarkPage:
         """The page itself; it asks for the answers."""
         first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
         title = self.source.resolve().name
-        page = render_page("mark.html.j2", SCRIPTS, live=True, title=title, settings=first, **self.next_commands())
+        page = render_page(
+            "mark.html.j2", SCRIPTS, live=True, title=title, settings=first, commands=self.next_commands()
+        )
         return page_response(page)
 
     def items(self, _: Request) -> Response:
@@ -67,7 +71,7 @@ class MarkPage:
             entries = [
                 {
                     "key": key,
-                    "id": item.example.id,
+                    "title": prompt_title(item.example.prompt, item.example.id),
                     "words": " ".join(item.response[:200].split())[:90],
                     "marked": list(notebook.marked(key)),
                     "suggested": item.suggestion is not None,
@@ -84,7 +88,7 @@ class MarkPage:
             return json_response({"error": "there is no such answer"}, 404)
         return json_response(
             {
-                "id": item.example.id,
+                "title": prompt_title(item.example.prompt, item.example.id),
                 "messages": _messages(item),
                 "response": item.response,
                 "reference": item.example.reference,
@@ -120,24 +124,41 @@ class MarkPage:
                 return json_response({"error": first_error(error)}, 422)
             return json_response({"version": version, "marked": list(self.notebook.marked(act.item))})
 
-    def next_commands(self) -> dict[str, str]:
-        """The commands that train on what is marked and what people wrote before, sample, and mark
-        (`again`)."""
+    def next_commands(self) -> list[tuple[str, str]]:
+        """Return what to do after marking: a title and a command for each step.
+
+        What people wrote in the source before is trained on together with the marks.
+        """
         folder = self.source if self.source.is_dir() else self.source.parent
-        config = folder / "config.yaml"
-        run = f"--config {shlex.quote(str(config))}" if config.is_file() else "--config NAME"
-        new = shlex.quote(str(folder / "answers.jsonl"))
         marked, joined = self.notebook.out, self.source.with_suffix(".all.jsonl")
         imports: list[str] = []
         if any(item.people for item in self.notebook.items.values()) and self.source.is_file():
-            words = [["import", str(file), "--out", str(joined)] for file in (self.source, marked)]
-            imports, marked = [shlex.join(["text2grad", *each]) for each in words], joined
-        train = f"text2grad train --offline {shlex.quote(str(marked))} {run}"
-        return {
-            "train": " && ".join([*imports, train]),
-            "sample": f"text2grad sample --prompts PROMPTS {run} --with offline --out {new}",
-            "again": f"text2grad mark {new}",
-        }
+            files = ([str(self.source), *self._import_options()], [str(marked)])
+            commands = [["text2grad", "import", *words, "--out", str(joined)] for words in files]
+            imports, marked = [*map(shlex.join, commands)], joined
+        if not (folder / "config.yaml").is_file():
+            return [("train on it", " && ".join([*imports, shlex.join(["text2grad", "improve", str(marked)])]))]
+        run = ["--config", str(folder / "config.yaml")]
+        new = str(folder / "answers.jsonl")
+        sample = ["sample", "--prompts", "PROMPTS", *run, "--with", "offline", "--out", new]
+        train = shlex.join(["text2grad", "train", "--offline", str(marked), *run])
+        return [
+            ("train on it", " && ".join([*imports, train])),
+            ("sample new answers", shlex.join(["text2grad", *sample])),
+            ("mark those", shlex.join(["text2grad", "mark", new])),
+        ]
+
+    def _import_options(self) -> list[str]:
+        """Return the options of `import` that read the source as this page does."""
+        proposal = propose_columns(self.source) if is_table(self.source) else None
+        if proposal is None:
+            return []
+        return [
+            "--map",
+            ",".join(proposal.mapping),
+            *(["--scale", proposal.scale] if proposal.scale else []),
+            "--skip",
+        ]
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:

@@ -100,13 +100,39 @@ def test_comments_of_the_file_are_shown_whole_and_trained_on_with_the_marks(tmp_
     page = MarkPage(tmp_path / "said.jsonl")
     first, second = page.notebook.items.values()
     assert _said(first) == [{"who": "zoe", "critique": long, "score": -0.5, "spans": 0}] and _said(second) == []
-    commands = page.next_commands()["train"].split(" && ")
+    commands = page.next_commands()[0][1].split(" && ")
     files = [tmp_path / "said.jsonl", tmp_path / "said.marked.jsonl"]
     words = [
         shlex.join(["text2grad", "import", str(file), "--out", f"{tmp_path}/said.all.jsonl"]) for file in files
     ]
-    assert commands[:2] == words and commands[2].startswith(f"text2grad train --offline {tmp_path}/said.all.jsonl")
+    assert commands[:2] == words and commands[2] == f"text2grad improve {tmp_path}/said.all.jsonl"
     page.notebook.close()
+    (tmp_path / "config.yaml").write_text("", encoding="utf-8")
+    page = MarkPage(tmp_path / "said.jsonl")
+    titles, _ = zip(*page.next_commands(), strict=True)
+    assert titles == ("train on it", "sample new answers", "mark those")
+    page.notebook.close()
+
+
+def test_rows_without_feedback_are_marked_in_their_order(tmp_path: Path) -> None:
+    lines = [
+        "Question;Answer of the bot;Comment",
+        "When is it?;On Friday, I think.;wrong day",
+        "Who is it?;The new boss.;",
+    ]
+    (tmp_path / "chat.csv").write_text("\n".join(lines), encoding="utf-8")
+    items = list(read_answers(tmp_path / "chat.csv").values())
+    assert [(item.example.prompt[0].content, len(item.people)) for item in items] == [
+        ("When is it?", 1),
+        ("Who is it?", 0),
+    ]
+    (tmp_path / "bare.csv").write_text("\n".join(line.rpartition(";")[0] for line in lines), encoding="utf-8")
+    assert [item.response for item in read_answers(tmp_path / "bare.csv").values()] == [
+        item.response for item in items
+    ]
+    (tmp_path / "numbers.csv").write_text("a;b\n1;2\n", encoding="utf-8")
+    with pytest.raises(UserError, match="no column of answers"):
+        read_answers(tmp_path / "numbers.csv")
 
 
 def test_the_newest_version_counts_and_an_empty_one_makes_no_record(source: Path) -> None:

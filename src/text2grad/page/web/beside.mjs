@@ -55,9 +55,15 @@ const sideElement = (answer, title, parts, own) => {
   return box;
 };
 
+// The first policy, and the last one that answered the same prompts.
+export const endsOf = (items) => {
+  const [from] = namesOf(items);
+  const shared = items.filter((item) => answerOf(item, from));
+  return [from, namesOf(shared).at(-1)];
+};
+
 const drawChanges = (items) => {
-  const names = namesOf(items);
-  const [from, to] = [names[0], names.at(-1)];
+  const [from, to] = endsOf(items);
   const changes = largestChanges(items, from, to);
   const titles = shortTitles(items.map((item) => item.title));
   const boxes = changes.map((item) => {
@@ -134,7 +140,8 @@ export const startBeside = async (load, address, keep) => {
     items = await load();
     titles = shortTitles(items.map((item) => item.title));
     const names = namesOf(items);
-    const selected = { from: fields.from.value || address.from || names[0], to: fields.to.value || address.to || names.at(-1) };
+    const [first, last] = endsOf(items);
+    const selected = { from: fields.from.value || address.from || first, to: fields.to.value || address.to || last };
     for (const name of ["from", "to"]) {
       fields[name].replaceChildren(...names.map((policy) => new Option(policy, policy)));
       fields[name].value = names.includes(selected[name]) ? selected[name] : names[0];

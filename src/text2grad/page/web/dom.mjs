@@ -16,6 +16,12 @@ export const button = (text, action, className = "") => {
 
 export const byId = (id) => document.getElementById(id);
 
+// Controls are open on a wide screen and fold on a phone.
+export const openControls = () => {
+  const wide = matchMedia("(min-width: 761px)").matches;
+  for (const fold of document.querySelectorAll(".controls")) fold.open = wide;
+};
+
 export const embeddedData = (id) => JSON.parse(byId(id)?.textContent ?? "null");
 
 export const isTyping = (target) => target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select") !== null;

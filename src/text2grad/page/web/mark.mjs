@@ -1,10 +1,10 @@
 // The annotation page: one answer at a time, marked by pointer or by keyboard alone.
-import { cut, isUnseen, minus, pointAt, pointsOf, snapped, spelledOut, wordsOf } from "./text.mjs";
+import { cut, cutAt, isUnseen, minus, pointAt, pointsOf, shortTitles, snapped, spelledOut, wordsOf } from "./text.mjs";
 import {
   EMPTY, LABELS, Outbox, VERDICTS, markAt, nextThat, same, withCheck, withMark, withReason,
   withSuggestionShown, withoutMark,
 } from "./opinion.mjs";
-import { LongList, button, byId, element, embeddedData, isTyping } from "./dom.mjs";
+import { LongList, button, byId, element, embeddedData, isTyping, openControls } from "./dom.mjs";
 
 const settings = embeddedData("settings");
 const NAME = "text2grad-annotator";
@@ -79,10 +79,17 @@ const onConflict = (act, mine, theirs) => {
   box.querySelector("button").focus();
 };
 
+// A score as the rating it stands for, where it is one of them.
+const ratingOf = (score) => {
+  if (score === null) return "";
+  const index = VERDICTS.indexOf(score);
+  return index < 0 ? `score ${minus(score)}` : `rating ${index + 1} of ${VERDICTS.length}`;
+};
+
 const summaryOf = (opinion) =>
   [
     ...opinion.spans.map((span) => `${LABELS[span.label]} “${textOf(span.start, span.end)}” ${span.reason}`.trim()),
-    opinion.score === null ? "" : `verdict ${minus(opinion.score)}`,
+    ratingOf(opinion.score),
     opinion.critique,
     ...opinion.omissions.map((each) => `missing: ${each}`),
     opinion.corrected && `better: ${opinion.corrected}`,
@@ -95,12 +102,17 @@ const summaryOf = (opinion) =>
 
 const isMine = (entry) => entry.marked.includes(page.annotator);
 
-const list = new LongList(byId("list"), 56, {
+let titles = String;
+
+const list = new LongList(byId("list"), 72, {
   show: (entry) => {
-    const mine = isMine(entry) ? "✓ " : "";
-    const others = entry.marked.filter((name) => name !== page.annotator).length;
-    const by = others ? ` · ${others} other${others > 1 ? "s" : ""}` : "";
-    return [element("b", "", `${mine}${spelledOut(entry.id)}${by}`), element("span", "", spelledOut(entry.words))];
+    const others = entry.marked.filter((name) => name !== page.annotator).map((name) => name || "somebody");
+    const names = [...(isMine(entry) ? ["me"] : []), ...others].join(", ");
+    const status = names ? `${isMine(entry) ? "✓ " : ""}marked by ${names}` : "not marked";
+    return [
+      element("b", "", spelledOut(titles(entry.title))), element("span", "answer-line", spelledOut(entry.words)),
+      element("span", "", spelledOut(status)),
+    ];
   },
   choose: (at) => open(list.entries[at].key, false),
 });
@@ -113,12 +125,17 @@ const listed = () => {
 const showProgress = () => {
   const mine = page.entries.filter(isMine).length;
   byId("progress").textContent = `${mine} of ${page.entries.length} marked`;
+  byId("bar").value = mine / page.entries.length;
+  const finished = mine === page.entries.length;
+  if (finished && byId("finished").hidden) setTimeout(() => byId("finished").scrollIntoView({ block: "nearest" }));
+  byId("finished").hidden = !finished;
   const entries = listed();
   list.fill(entries, entries.findIndex((entry) => entry.key === page.key));
 };
 
 const refresh = async () => {
   page.entries = (await ask("/api/items")).items;
+  titles = shortTitles(page.entries.map((entry) => entry.title));
   showProgress();
 };
 
@@ -152,7 +169,8 @@ const open = async (key, focus = true) => {
   page.from = 0;
   adopt(answer);
   byId("conflict").hidden = true;
-  byId("heading").textContent = spelledOut(answer.id);
+  const number = page.entries.findIndex((entry) => entry.key === key) + 1;
+  byId("heading").textContent = `${number} of ${page.entries.length} · ${spelledOut(cutAt(titles(answer.title), 80))}`;
   if (settings.suggestFirst && answer.suggestion && !page.opinion.shown) {
     change(withSuggestionShown(page.opinion));
   }
@@ -288,9 +306,9 @@ const drawVerdict = () => {
       radio.name = "verdict";
       radio.value = String(score);
       radio.addEventListener("change", () => change({ ...page.opinion, score }));
-      const words = score === null ? "none" : `${score > 0 ? "+" : ""}${minus(score)}`;
+      const ends = { 1: " worst", [VERDICTS.length]: " best" };
+      const words = score === null ? "none" : `${index + 1}${ends[index + 1] ?? ""}`;
       label.append(radio, ` ${words}`);
-      label.title = `key ${score === null ? 0 : index + 1}`;
       box.append(label);
     });
   }
@@ -303,8 +321,8 @@ const drawVerdict = () => {
 const drawSaid = () => {
   byId("said").replaceChildren(
     ...page.answer.said.map(({ who, critique, score }) => {
-      const verdict = score === null ? "" : ` · verdict ${minus(score)}`;
-      return element("p", "critique", `${spelledOut(who) || "a person"} wrote: ${spelledOut(critique)}${verdict}`);
+      const rating = score === null ? "" : ` · ${ratingOf(score)}`;
+      return element("p", "critique", `${spelledOut(who) || "a person"} wrote: ${spelledOut(critique)}${rating}`);
     }),
   );
 };
@@ -324,7 +342,7 @@ const drawSuggestion = () => {
     return;
   }
   const when = page.opinion.shown === "first" ? "seen before your own marks" : "seen after your own marks";
-  const score = found.score === null ? "" : ` · verdict ${minus(found.score)}`;
+  const score = found.score === null ? "" : ` · ${ratingOf(found.score)}`;
   const spans = element("ul", "marks");
   spans.append(...found.spans.map(checkedSpan));
   const lost = found.lost.map((quote) => {
@@ -447,9 +465,14 @@ const nextUnmarked = () => {
 
 const verdict = (score) => change({ ...page.opinion, score });
 
+const edit = (id) => {
+  byId(id).closest("details").open = true;
+  byId(id).focus();
+};
+
 const KEYS = {
   g: () => mark(1), p: () => mark(-1), i: () => mark(0), x: unmark, Delete: unmark, u: undo,
-  c: () => byId("critique").focus(), m: () => byId("missing").focus(), b: () => byId("corrected").focus(),
+  c: () => edit("critique"), m: () => edit("missing"), b: () => edit("corrected"),
   s: showSuggestion,
   j: () => step(1), k: () => step(-1), n: nextUnmarked,
   "?": () => byId("help").toggleAttribute("open"),
@@ -492,6 +515,7 @@ const onKey = (event) => {
 };
 
 const start = async () => {
+  openControls();
   const name = byId("annotator");
   name.value = page.annotator;
   name.addEventListener("change", async () => {

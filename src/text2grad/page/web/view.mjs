@@ -1,6 +1,6 @@
 // The page of a run: charts, the list of samples with its filters, one sample, and its address.
 import { minus, shortTitles } from "./text.mjs";
-import { LongList, button, byId, element, embeddedData, isTyping } from "./dom.mjs";
+import { LongList, button, byId, element, embeddedData, isTyping, openControls } from "./dom.mjs";
 import { FILTERS, addressOf, matching, nameOf, ordered, overSteps, readAddress, recurring } from "./signals.mjs";
 import { startCharts } from "./charts.mjs";
 import { diffElement, legendOf, showSample, textOf } from "./sample.mjs";
@@ -281,8 +281,7 @@ const startLive = async (source, viewer, beside) => {
 };
 
 const startView = async () => {
-  const wide = matchMedia("(min-width: 761px)").matches;
-  for (const fold of document.querySelectorAll(".controls")) fold.open = wide;
+  openControls();
   startCharts(document);
   const data = embeddedData("data");
   const source = data.live ? onServer() : inPage(data);

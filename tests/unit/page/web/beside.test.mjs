@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { largestChanges, pairsOf, scoreWords } from "../../../../src/text2grad/page/web/beside.mjs";
+import { endsOf, largestChanges, pairsOf, scoreWords } from "../../../../src/text2grad/page/web/beside.mjs";
 
 const answer = (name, response, pass) => ({ name, response, scores: { tokens: null, pass } });
 const item = (id, ...answers) => ({ id, prompt: [{ role: "user", content: `Question ${id}` }], answers });
@@ -35,4 +35,10 @@ test("scores in words", () => {
 test("the largest changes come first, equal answers never", () => {
   const changed = [item("f", answer("sft", "a", 0.2), answer("ours", "b", 0.4)), ...ITEMS];
   assert.equal(largestChanges(changed, "sft", "ours").map(({ id }) => id).join(""), "abf");
+});
+
+test("runs on different prompts are compared within the first run", () => {
+  const other = item("g", answer("other base", "a", 0), answer("other ours", "b", 1));
+  assert.deepEqual(endsOf([...ITEMS, other]), ["sft", "ours"]);
+  assert.deepEqual(endsOf([]), [undefined, undefined]);
 });
