@@ -156,11 +156,11 @@ def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
     from text2grad.feedback import Feedback
     from text2grad.jsonl import read_jsonl
     from text2grad.page.signs import describe_gate
-    from text2grad.page.terminal import SHOWN, show_records
+    from text2grad.page.terminal import MAX_RECORDS, show_records
     from text2grad.stages.reward_model.gate import FRESH
 
     fresh = list(read_jsonl(run / "evaluation" / FRESH, Feedback))
-    show_records(Console(stderr=True), fresh[:SHOWN])
+    show_records(Console(stderr=True), fresh[:MAX_RECORDS])
     _print(*describe_gate(summary["gate"]))
 
 

@@ -1,6 +1,5 @@
-"""Pages for the browser and tables for the terminal, made from the files of a run; no model is
-loaded here.
+"""Pages for the browser and tables for the terminal, from the files of a run, without models.
 
-`report` renders the page of runs, `view` serves it while they train, `mark` serves answers to
+`report` renders the page of runs, `view` serves it during training, and `mark` serves answers to
 annotators.
 """

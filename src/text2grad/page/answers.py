@@ -1,5 +1,4 @@
-"""The answers that a person marks: of feedback records, of any file of answers, or of a run in
-progress."""
+"""Answers to mark: from feedback records, a spreadsheet, a file of answers, or a run."""
 
 from __future__ import annotations
 
@@ -9,8 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from text2grad.data.files import read_rows
+from text2grad.data.published import Response as ResponseRow
 from text2grad.data.records import import_feedback
-from text2grad.data.responses import KNOWN, read_items
+from text2grad.data.responses import read_items
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import UserError
@@ -21,7 +21,7 @@ from text2grad.json_text import from_json
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.runs import Sample, read_samples
 
-NOT_MARKED = Failure(kind="unsupported", message="nobody has judged this answer yet")
+NOT_MARKED = Failure(kind="unsupported", message="this answer has no judgement yet")
 REWARD_MODEL = Source(kind="reward_model")
 
 
@@ -45,8 +45,7 @@ Items = Mapping[str, Item]
 
 
 def read_answers(path: Path) -> Items:
-    """Read the answers of a run folder, of feedback records, of a spreadsheet, or of a file of
-    answers (`data.responses`).
+    """Read answers from a run folder, feedback records, a spreadsheet or a file of answers.
 
     Raises:
         UserError: nothing there can be read, or there is no answer in it.
@@ -86,7 +85,7 @@ def propose_columns(path: Path) -> Proposal | None:
     rows = list(read_rows(path))
     if not rows:
         raise UserError(f"{path} has no rows", "check that it is the right file")
-    if {"prompt", "response"} <= rows[0].keys() <= {"prompt", "response", *KNOWN}:
+    if {"prompt", "response"} <= rows[0].keys() <= ResponseRow.model_fields.keys():
         return None
     proposal = propose(rows)
     if proposal.doubts:
@@ -100,19 +99,21 @@ def propose_columns(path: Path) -> Proposal | None:
 
 
 def _read_table(path: Path, proposal: Proposal) -> list[Feedback]:
-    """Read the rows of a table in order, with a judgement or as answers that nobody has judged."""
-    judged: dict[tuple[str, str], list[Feedback]] = {}
+    """Read the rows of a table in order, with or without a judgement."""
+    records_by_text: dict[tuple[str, str], list[Feedback]] = {}
     if proposal.columns.keys() - {"prompt", "response", "annotator"}:
         scales = [proposal.scale] if proposal.scale else []
         imported = import_feedback(path, names=proposal.mapping, scales=scales, skip=True)
         for record in imported.records:
-            judged.setdefault((record.prompt[-1].content.strip(), record.response.strip()), []).append(record)
+            records_by_text.setdefault((record.prompt[-1].content.strip(), record.response.strip()), []).append(
+                record
+            )
     records = []
     for number, row in enumerate(read_rows(path), start=1):
         prompt, response = (str(row.get(proposal.columns[name]) or "") for name in ("prompt", "response"))
         if prompt.strip() and response.strip():
             example = Example(id=f"{path.stem}-{number}", prompt=(Message(role="user", content=prompt),))
-            same_answer = judged.get((prompt.strip(), response.strip()), [unjudged(example, response)])
+            same_answer = records_by_text.get((prompt.strip(), response.strip()), [unjudged(example, response)])
             records += [same_answer.pop(0)] if same_answer else []
     return records
 
@@ -129,13 +130,12 @@ def _holds_feedback(path: Path) -> bool:
 
 
 def unjudged(example: Example, response: str) -> Feedback:
-    """The record of an answer that nobody has judged."""
+    """Return the record of an answer without a judgement."""
     return Feedback.of(example, response, NOT_MARKED, Source(kind="human"))
 
 
 def sample_record(method: str, sample: Sample) -> Feedback:
-    """Return a sample of a run as a record of its critic; spans that do not quote it are left
-    out."""
+    """Return a sample of a run as a record of its critic, without spans that do not quote it."""
     spans = tuple(span for span in sample.spans if sample.response[span.start : span.end] == span.text)
     failure = sample.failure or NOT_MARKED if not (sample.critique or sample.spans) else None
     meta = {"policy": method, "step": sample.step}
@@ -153,7 +153,7 @@ def sample_record(method: str, sample: Sample) -> Feedback:
 
 
 def content_key(example: Example, response: str) -> str:
-    """The key of an answer by its content, never by its line."""
+    """Return the key of an answer, which depends on its content and not on its line."""
     words = "\0".join((example.id, *(turn.content for turn in example.prompt), response_key(response)))
     return blake2b(words.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
@@ -171,10 +171,10 @@ def make_item(records: Sequence[Feedback], names: Sequence[str]) -> Item:
     """Combine records about one answer; `names` are their ids in the file."""
     first = records[0]
     meta = {name: value for name, value in first.meta.items() if name not in JUDGEMENT_KEYS}
-    judged = [(record, name) for record, name in zip(records, names, strict=True) if record.error is None]
-    critics = [(record, name) for record, name in judged if record.source.kind != "human"]
+    judgements = [(record, name) for record, name in zip(records, names, strict=True) if record.error is None]
+    critics = [(record, name) for record, name in judgements if record.source.kind != "human"]
     suggestion, name = critics[0] if critics else (None, names[0])
     people = {
-        str(record.meta.get("annotator", "")): record for record, _ in judged if record.source.kind == "human"
+        str(record.meta.get("annotator", "")): record for record, _ in judgements if record.source.kind == "human"
     }
     return Item(first.example().model_copy(update={"meta": meta}), first.response, name, suggestion, people)

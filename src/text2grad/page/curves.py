@@ -1,6 +1,6 @@
-"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels; the template draws
-them.
+"""Learning curves as geometry: rows of metrics.jsonl become ticks, paths and labels.
 
+The template draws them.
 Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a
 method).
 """
@@ -28,8 +28,10 @@ FREE_STYLES = ("m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 
 
 class Line(NamedTuple):
-    """One curve: (step, value) in order of step. `thin`: one of several seeds, which has no
-    label."""
+    """One curve: (step, value) pairs in order of step.
+
+    `thin`: one of several seeds, drawn without a label.
+    """
 
     name: str
     points: tuple[Point, ...]
@@ -186,8 +188,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float], share: float, start: float, end: float) -> Scale:
-        """Span the range of `values` and a free `share` at both ends; half its size around a
-        constant."""
+        """Span the range of `values` plus a free `share` at both ends."""
         low, high = min(values), max(values)
         if low == high == 0:
             return cls(-share, 1.0, start, end)
@@ -199,8 +200,7 @@ class Scale(NamedTuple):
 
 
 def _path(line: Line, style: str, x: Scale, y: Scale) -> Path:
-    """SVG path data with a gap where a value is not finite; a point between two gaps becomes a
-    dot."""
+    """Return SVG path data: not finite values leave gaps, a point between two gaps is a dot."""
     stretches: list[list[Point]] = [[]]
     for point in thinned(line.points):
         if _is_finite(point):
@@ -235,7 +235,7 @@ def _hover(lines: Sequence[Line], scales: Mapping[str, Scale], by_share: bool) -
 
 
 def _last(lines: Sequence[Line]) -> str:
-    """The end of the curves in words, each with its step if they end at different steps."""
+    """Describe the end of the curves, each with its step if they end at different steps."""
     ends = [(line.name, *line.points[-1]) for line in lines]
     steps = {step for _, step, _ in ends}
     if len(steps) == 1:

@@ -28,8 +28,9 @@ VERSIONS = 50
 
 
 class MarkPage:
-    """The page over the answers of a file or a run. `annotator`: the name that a new page begins
-    with.
+    """The page over the answers of a file or a run.
+
+    `annotator` is the name on a new page.
 
     `out` gets the marks; by default they go next to the source.
 
@@ -45,7 +46,7 @@ class MarkPage:
         self.annotator, self.suggest_first = annotator, suggest_first
 
     def app(self) -> Starlette:
-        """The application, without its guard."""
+        """Return the application without its guard."""
         return Starlette(
             routes=[
                 Route("/", self.page),
@@ -56,7 +57,7 @@ class MarkPage:
         )
 
     def page(self, _: Request) -> Response:
-        """The page itself; it asks for the answers."""
+        """Return the page, which asks for the answers."""
         first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
         title = self.source.resolve().name
         page = render_page(
@@ -65,7 +66,7 @@ class MarkPage:
         return page_response(page)
 
     def items(self, _: Request) -> Response:
-        """The list: the first words of each answer, and who marked it."""
+        """Return the list: the prompt and first words of each answer, and its annotators."""
         notebook = self.notebook
         with notebook.lock:
             entries = [
@@ -73,7 +74,7 @@ class MarkPage:
                     "key": key,
                     "title": prompt_title(item.example.prompt, item.example.id),
                     "words": " ".join(item.response[:200].split())[:90],
-                    "marked": list(notebook.marked(key)),
+                    "marked": list(notebook.opinions_on(key)),
                     "suggested": item.suggestion is not None,
                 }
                 for key, item in notebook.items.items()
@@ -81,7 +82,7 @@ class MarkPage:
             return json_response({"items": entries})
 
     def item(self, request: Request) -> Response:
-        """One answer with its suggestion, and all versions of this annotator's opinion."""
+        """Return one answer with its suggestion, and all versions of this annotator's opinion."""
         key, annotator = request.path_params["key"], request.query_params.get("annotator", "")
         item = self.notebook.items.get(key)
         if item is None:
@@ -93,7 +94,7 @@ class MarkPage:
                 "response": item.response,
                 "reference": item.example.reference,
                 "suggestion": _suggestion(item.suggestion) if item.suggestion else None,
-                "said": _said(item),
+                "comments": _comments(item),
                 **self._state(key, annotator),
             }
         )
@@ -105,8 +106,7 @@ class MarkPage:
         return {"version": version, "history": [opinion.model_dump(mode="json") for opinion in history[-VERSIONS:]]}
 
     async def act(self, request: Request) -> Response:
-        """Keep an act; 409: the opinion has a newer version, which the response holds; 507: not
-        written."""
+        """Record an act; 409 has the newer version of the opinion, 507: it could not be written."""
         return await run_in_threadpool(self._act, await request.body())
 
     def _act(self, body: bytes) -> Response:
@@ -122,7 +122,7 @@ class MarkPage:
                 return json_response({"error": str(error)}, 507)
             except ValueError as error:
                 return json_response({"error": first_error(error)}, 422)
-            return json_response({"version": version, "marked": list(self.notebook.marked(act.item))})
+            return json_response({"version": version, "marked": list(self.notebook.opinions_on(act.item))})
 
     def next_commands(self) -> list[tuple[str, str]]:
         """Return what to do after marking: a title and a command for each step.
@@ -162,8 +162,7 @@ class MarkPage:
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:
-    """The conversation: the prompt, then the policy's turns as places of the response, and messages
-    of others."""
+    """Return the conversation: the prompt, the policy's turns as offsets, messages of others."""
     messages: list[dict[str, Any]] = [message.model_dump() for message in item.example.prompt]
     for turn in turns_of(item.response):
         messages += [message.model_dump() for message in turn.messages]
@@ -171,9 +170,8 @@ def _messages(item: Item) -> list[dict[str, Any]]:
     return [*messages, *(message.model_dump() for message in getattr(item.response, "after", ()))]
 
 
-def _said(item: Item) -> list[dict[str, Any]]:
-    """Return the comments of people on an answer in the file, whose words may still have to be
-    marked."""
+def _comments(item: Item) -> list[dict[str, Any]]:
+    """Return the comments of people in the file on an answer."""
     wrote = human_feedback_on(item.example, item.response).strip()
     comments = [
         {"who": who, "critique": record.critique, "score": record.score, "spans": len(record.spans)}

@@ -1,9 +1,9 @@
-"""Marks made on the page: a journal of acts on disk, and the records made from it.
+"""Marks of annotators: a journal of acts on disk, and the records written from it.
 
 Every act is appended to `NAME.journal` and flushed to disk before it is acknowledged. The files of
-records are then written anew from the journal, each atomically. At any time they are what
-`train --offline` and `feedback-report --marks` read: one record for each answer and annotator, in
-its newest version.
+records are then rewritten from the journal, each atomically. `train --offline` and
+`feedback-report --marks` can read them at any time: one record for each answer and annotator, the
+newest version.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from text2grad.page.answers import Item, Items, make_item, unjudged
 
 BEGINS = b'{"act":"'
 """The first bytes of every line of a journal."""
-Shown = Literal["", "first", "after"]
-"""When a suggestion was shown: never, before the first mark, or after it."""
+SuggestionTiming = Literal["", "first", "after"]
+"""Time of a suggestion: never shown, before the first mark, or after it."""
 
 
 class MarkedPlace(Record):
@@ -49,7 +49,7 @@ class Check(Record):
 
 
 class Opinion(Record):
-    """The whole opinion of one person on one answer."""
+    """The opinion of one person on one answer."""
 
     spans: tuple[MarkedPlace, ...] = ()
     critique: str = ""
@@ -57,7 +57,7 @@ class Opinion(Record):
     omissions: tuple[str, ...] = ()
     corrected: str = ""
     checks: tuple[Check, ...] = ()
-    shown: Shown = ""
+    shown: SuggestionTiming = ""
 
     @property
     def says_something(self) -> bool:
@@ -121,7 +121,7 @@ class Notebook:
         self._write()
 
     def close(self) -> None:
-        """Let another process mark."""
+        """Close the journal, so that another process can mark."""
         os.close(self._journal)
 
     def _lock(self, path: Path) -> None:
@@ -164,22 +164,22 @@ class Notebook:
         self._versions[act.item, act.annotator].append(act.opinion)
 
     def version(self, item: str, annotator: str) -> int:
-        """The number of changes of an opinion."""
+        """Return the number of changes of an opinion."""
         return len(self._versions.get((item, annotator), ()))
 
     def history(self, item: str, annotator: str) -> list[Opinion]:
-        """All versions of an opinion; the first is what the file held, or empty."""
+        """Return all versions of an opinion; the first one is that of the file, or empty."""
         record = self.items[item].people.get(annotator)
         return [_read_opinion(record) if record else Opinion(), *self._versions.get((item, annotator), ())]
 
     def record(self, act: Act) -> int:
-        """Keep an act and return the new version. A repeated act changes nothing.
+        """Record an act and return the new version. A repeated act changes nothing.
 
         Raises:
             KeyError: there is no such item.
             Conflict: the opinion has a newer version than `act.base`.
             ValueError: a place lies outside the response.
-            UserError: it cannot be written, and is not kept.
+            UserError: the journal cannot be written; the act is not recorded.
         """
         item = self.items[act.item]
         if act.act in self._acts:
@@ -209,8 +209,8 @@ class Notebook:
         """List the annotators in order of their first act."""
         return list(dict.fromkeys(annotator for _, annotator in self._versions))
 
-    def marked(self, key: str) -> dict[str, Opinion]:
-        """The opinions on an item that say something, by annotator."""
+    def opinions_on(self, key: str) -> dict[str, Opinion]:
+        """Return the opinions on an item that are not empty, by annotator."""
         names = dict.fromkeys([*self.items[key].people, *self.annotators()])
         newest = {name: self.history(key, name)[-1] for name in names}
         return {name: opinion for name, opinion in newest.items() if opinion.says_something}
@@ -244,7 +244,7 @@ def _spans(item: Item, opinion: Opinion) -> Sequence[Span]:
 
 
 def _critique_of(item: Item, opinion: Opinion) -> Critique:
-    """The opinion as a critique, whose text is the reasons if no critique was written.
+    """Convert an opinion to a critique; the default text is the reasons.
 
     Raises:
         ValueError: a place lies outside the response.
@@ -266,7 +266,7 @@ def _read_if_there(path: Path, kind: type[R]) -> list[R]:
 
 
 def _identity(record: Feedback) -> str:
-    """The fields of a record that a person wrote."""
+    """Return the fields of a record that a person wrote."""
     meta = [record.meta.get(name) for name in ("annotator", "omissions", "corrected")]
     spans = [span.model_dump() for span in record.spans]
     return to_json([record.source.kind, response_key(record.response), *meta, record.critique, record.score, spans])
@@ -280,7 +280,7 @@ def _record(item: Item, annotator: str, opinion: Opinion) -> Feedback:
 
 
 def _read_opinion(record: Feedback) -> Opinion:
-    """The opinion in a record of the file."""
+    """Return the opinion in a record of the file."""
     spans = tuple(MarkedPlace(start=s.start, end=s.end, label=s.label, reason=s.reason) for s in record.spans)
     omissions, corrected = record.meta.get("omissions", ()), str(record.meta.get("corrected") or "")
     words = {"critique": record.critique, "omissions": omissions, "corrected": corrected}

@@ -21,17 +21,17 @@ def describe_outcome(run: RunFolder) -> str:
     return ""
 
 
-def _describe_improvement(note: Row, prompts: int) -> str:
+def _describe_improvement(figures: Row, prompts: int) -> str:
     """Describe the verdict that `improve` reached (improve.json)."""
-    before, after, better = note["before"], note["after"], note.get("better")
+    before, after, better = figures["before"], figures["after"], figures.get("better")
     changes = ", ".join(
         f"{TITLES.get(name, name)} {before.get(name, 0.0):.2f} → {after[name]:.2f}" for name in after
     )
     if better is None:
         return f"{prompts} held-out prompts are too few to tell whether the new model is better: {changes}."
     verdict = "the new model is better" if better else "the new model is not better beyond chance"
-    kept = "" if better else " The old model was kept."
-    return f"On {prompts} held-out prompts {verdict}: {changes}.{kept}"
+    suffix = "" if better else " The old model was kept."
+    return f"On {prompts} held-out prompts {verdict}: {changes}.{suffix}"
 
 
 def _describe_pairs(items: Sequence[BeforeAfter], first: str, last: str) -> str:

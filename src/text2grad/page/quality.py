@@ -1,5 +1,4 @@
-"""The quality of a file of feedback: its figures, what a policy would learn from it, and what to
-write next."""
+"""The quality of feedback: figures, the effect on a policy, and what to write next."""
 
 from __future__ import annotations
 
@@ -19,20 +18,19 @@ from text2grad.unicode_words import units
 
 Offsets = Sequence[tuple[int, int]]
 FEW_REMARKS = 200
-"""Records up to which the marks teach more than a reward model."""
+"""Number of records up to which marks teach more than a reward model."""
 LOPSIDED, LEAST_ALPHA = 0.2, 0.4
 """Least share of either label; least agreement between annotators (alpha)."""
 
 
 def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, Any]:
-    """Measure a file of feedback, together with a file of `canaries`; `judgement` and `next` are
-    sentences.
+    """Measure a file of feedback and its `canaries`; `judgement` and `next` are sentences.
 
     Raises:
         UserError: the file cannot be read, or is empty.
     """
-    known = read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ()
-    figures = measure(read_jsonl(source, Feedback), known)
+    canary_records = read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ()
+    figures = measure(read_jsonl(source, Feedback), canary_records)
     if not figures["records"]:
         raise UserError(f"{source} holds no records", "text2grad annotate, or text2grad import, first")
     return figures | {"judgement": judge(figures), "next": list(advise(figures))}
@@ -49,15 +47,14 @@ def measure(records: Iterable[Feedback], canaries: Iterable[Feedback] = ()) -> d
 
 
 def describe_feedback(figures: Mapping[str, Any]) -> list[str]:
-    """Sentences on feedback: its size, its failures, its meaning for a policy, and what to write
-    next."""
+    """Describe feedback: its size, failures, effect on a policy, and what to write next."""
     failed = ", ".join(f"{count} {kind}" for kind, count in figures["failed"].items())
     size = f"{figures['records']} records, {figures['spans']} spans" + f"; failed: {failed}" * bool(failed)
     return [size, *judge(figures), *advise(figures)]
 
 
 class _Quality:
-    """Running counts; each record leaves a hash, and a byte per token."""
+    """Running counts; each record takes a hash, and a byte per token."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -128,7 +125,7 @@ class _Quality:
         }
 
     def _agreement(self) -> dict[str, Any]:
-        """The mean alpha of the responses with several annotators."""
+        """Return the mean alpha of the responses with several annotators."""
         shared = [list(opinions.values()) for opinions in self.opinions.values() if len(opinions) > 1]
         alphas = [alpha for labels in shared if (alpha := token_alpha(labels)) is not None]
         alpha = round(fmean(alphas), 4) if alphas else None
@@ -179,15 +176,15 @@ def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], toke
         (next((span["label"] for span in expected if span["start"] < end and span["end"] > start), 0), label)
         for (start, end), label in zip(tokens, labels, strict=True)
     ]
-    marked = [(right, label) for right, label in pairs if right]
-    if not marked:
+    labelled = [(right, label) for right, label in pairs if right]
+    if not labelled:
         return any(labels)
-    opposite = any(label == -right for right, label in marked)
-    return opposite or 2 * sum(label == right for right, label in marked) < len(marked)
+    opposite = any(label == -right for right, label in labelled)
+    return opposite or 2 * sum(label == right for right, label in labelled) < len(labelled)
 
 
 def judge(figures: Mapping[str, Any]) -> list[str]:
-    """Sentences on what a policy would learn."""
+    """Describe in sentences what a policy would learn."""
     share = figures["good_share"]
     if share is None:
         score = "only the verdict of a whole answer is learned from"
@@ -202,7 +199,7 @@ def judge(figures: Mapping[str, Any]) -> list[str]:
 
 
 def advise(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on what to write or correct; if nothing, the next command."""
+    """Yield sentences on what to write or correct; if nothing, the next command."""
     problems = list(_problems(figures))
     few = figures["records"] < FEW_REMARKS
     command = f"train --offline (train-reward from {FEW_REMARKS} records on)" if few else "train-reward"
@@ -226,14 +223,13 @@ def _problems(figures: Mapping[str, Any]) -> Iterator[str]:
         f"Remove repeated records ({figures['repeated_records']}).": figures["repeated_records"],
         f"Define good and poor: annotators disagree (alpha {alpha}).": alpha is not None and alpha < LEAST_ALPHA,
     }
-    yield from (problem for problem, found in checks.items() if found)
+    yield from (problem for problem, applies in checks.items() if applies)
 
 
 def worst_records(source: Path, count: int) -> list[Feedback]:
-    """The `count` worst judged records of a file: by score, else by the share of poor
-    characters."""
-    judged: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
-    return heapq.nsmallest(count, judged, key=_goodness)
+    """Return the `count` worst records: by score, else by the share of poor characters."""
+    records: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
+    return heapq.nsmallest(count, records, key=_goodness)
 
 
 def _goodness(record: Feedback) -> tuple[float, float]:

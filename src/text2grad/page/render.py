@@ -1,5 +1,4 @@
-"""Pages for the browser that need no network and run no script but their own, and other texts from
-templates.
+"""Render self-contained pages and other texts from templates.
 
 Three things make them safe: jinja2 autoescape; `visible` over every value that reaches the template
 (`finalize`); and a Content-Security-Policy that allows exactly our script and style, by their
@@ -41,8 +40,7 @@ _TERMINAL_SEQUENCE = re.compile(
 
 
 def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, **values: Any) -> str:
-    """Render an HTML page from a template of this folder, with our style and modules of `web` as
-    one script.
+    """Render an HTML page from a template of this folder, with its style and script.
 
     `live`: the page may ask the server that sent it for more.
     """
@@ -57,8 +55,7 @@ def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, 
 
 
 def bundle(modules: Sequence[str]) -> str:
-    """Join modules of `web`, each after those it imports from, into one classic script: a page is
-    one file.
+    """Join modules of `web`, in an order in which imports come first, into one classic script.
 
     Their top-level names share one scope and must differ.
     """
@@ -73,8 +70,7 @@ def render_text(template: str, **values: Any) -> str:
 
 
 def embedded(data: Any) -> Markup:
-    """Write `data` as JSON that cannot leave the <script type="application/json"> element around
-    it."""
+    """Write `data` as JSON that cannot close the <script> element around it."""
     text = to_json(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
@@ -114,7 +110,7 @@ def visible(text: str) -> str:
 
     Newlines and tabs stay. The result always encodes as UTF-8.
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if text.isprintable() else "".join(map(_visible_character, text))
 
 
 def all_visible(data: Any) -> Any:
@@ -126,7 +122,7 @@ def all_visible(data: Any) -> Any:
     return visible(data) if isinstance(data, str) else data
 
 
-def _shown(character: str) -> str:
+def _visible_character(character: str) -> str:
     if character in _HARMLESS or unicodedata.category(character) not in _UNSEEN:
         return character
     code = ord(character)
@@ -137,18 +133,17 @@ def _shown(character: str) -> str:
 
 def token_label(token: str) -> str:
     """Write a token for the page: `visible`, with whitespace drawn (· ⏎ ⇥); ∅ if empty."""
-    return "".join(_WHITESPACE.get(character) or _shown(character) for character in token) or "∅"
+    return "".join(_WHITESPACE.get(character) or _visible_character(character) for character in token) or "∅"
 
 
 def stripped(text: str) -> str:
-    """Remove escape sequences and other unseen characters for a terminal; newlines and tabs
-    stay."""
+    """Remove escape sequences and invisible characters for a terminal, except newlines and tabs."""
     plain = _TERMINAL_SEQUENCE.sub("", text)
     return "".join(c for c in plain if c in _HARMLESS or unicodedata.category(c) not in _UNSEEN)
 
 
 def without_dust(value: float) -> float:
-    """The value; zero if only a rounding error such as -1.4e-17."""
+    """Return the value, or zero if it is only a rounding error such as -1.4e-17."""
     return value if abs(value) > DUST else 0.0
 
 

@@ -58,7 +58,7 @@ MAIN = (
 SUPERVISED = ("loss|train_loss", "label_loss", "(held_?out|eval|validation)_loss")
 """Patterns of the curves that come first."""
 START_POLICIES = ("base", "sft")
-"""Policies that others start from, in their order."""
+"""Policies that others start from, in order."""
 UNEQUAL = 1.5
 """Ratio of the lengths of runs beyond which curves are drawn by the share of each run."""
 BOOKKEEPING = ("run.folder", "run.threads", "run.loggers")
@@ -66,14 +66,14 @@ BOOKKEEPING = ("run.folder", "run.threads", "run.loggers")
 
 
 class Explanation(NamedTuple):
-    """The meaning of a logged name and what to watch for (docs/metrics.md)."""
+    """The meaning of a logged name, and its warning signs (docs/metrics.md)."""
 
     what: str = ""
     watch: str = ""
 
 
 class PolicyRow(NamedTuple):
-    """A policy: the steps and the effect of its training, and its main held-out figures by name."""
+    """A policy: the steps and effect of its training, and its main held-out figures by title."""
 
     name: str
     steps: int
@@ -82,8 +82,7 @@ class PolicyRow(NamedTuple):
 
 
 def build_report(*folders: Path) -> Path:
-    """Write `report.html` into the first run folder and return its path. Several runs share the
-    page.
+    """Write `report.html` into the first run folder and return its path; several runs share it.
 
     Raises:
         UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be
@@ -151,7 +150,7 @@ def _outcomes(run: RunFolder) -> list[str]:
 
 
 def warnings(run: RunFolder) -> Iterator[str]:
-    """Warn about the reward model, the runs, and policies compared with each other."""
+    """Yield warnings about the reward model, the runs, and comparisons of policies."""
     for name, part in run.together.items():
         yield from (f"{visible(name)} {line}" for line in warnings(part))
     if not run.together:
@@ -190,14 +189,14 @@ def policy_rows(run: RunFolder) -> list[PolicyRow]:
         policies = [(name, policy) for name, part in run.together.items() for policy in policy_rows(part)]
         return [policy._replace(name=f"{visible(name)} {policy.name}") for name, policy in policies]
     metrics = {"sft": run.sft, **{method.name: method.metrics for method in run.methods}}
-    chosen = {method.name: [describe_choice(method.choice)] for method in run.methods if method.choice}
+    choices = {method.name: [describe_choice(method.choice)] for method in run.methods if method.choice}
     measured = [policy for policy, on, _ in (key.partition(" on ") for key in run.evaluation) if on]
     names = dict.fromkeys((*START_POLICIES, *metrics, *measured))
     return [
         PolicyRow(
             visible(name),
             len(rows),
-            " ".join([*describe_training(rows), *chosen.get(name, [])]),
+            " ".join([*describe_training(rows), *choices.get(name, [])]),
             _main_figures(run.evaluation, name),
         )
         for name in names
@@ -219,15 +218,13 @@ def _main_figures(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
 
 
 def _reward_model(run: RunFolder) -> list[str]:
-    """Sentences on the reward model: its rates on held-out critiques, and whether a policy may
-    train against it."""
+    """Describe the reward model: its rates on held-out critiques and the verdict of its gate."""
     rates = describe_reward_model(run.evaluation.get("reward_model", {}))
     return [*rates, *(describe_gate(run.gate) if run.gate.get("figures") else [])]
 
 
 def _evaluation_tables(evaluations: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """Tables over evaluation/*.json, figures down and names across; names with the same figures
-    share a table."""
+    """Return tables of evaluation/*.json: figures down, names with the same figures across."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, row in evaluations.items():
         groups.setdefault(tuple(key for key in row if key != "signs"), []).append(name)
@@ -249,7 +246,7 @@ def differing_settings(runs: Mapping[str, RunFolder]) -> list[tuple[str, list[st
 
 
 def _settings(run: RunFolder) -> dict[str, str]:
-    """The settings of a run by `section.key`; empty if its file cannot be read."""
+    """Return the settings of a run by `section.key`; empty if the file cannot be read."""
     try:
         return dict(_leaves(parse_yaml(run.config)))
     except YAMLMistakeError:
@@ -268,7 +265,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
-    """The charts of both supervised stages: (title, command, charts)."""
+    """Return the charts of both supervised stages: (title, command, charts)."""
     runs = {visible(name): part for name, part in (run.together or {"training": run}).items()}
     stages = (("Policy (SFT)", "sft", "sft"), ("Reward model", "train-reward", "reward_model"))
     return [
@@ -278,8 +275,7 @@ def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _chart_group(runs: Curves, main: Sequence[str]) -> dict[str, Any]:
-    """The charts of all metrics with their explanations: the main ones, the others, and the
-    constant ones."""
+    """Return the charts of all metrics: the main ones, the others, and the constant ones."""
     rows = [row for metrics in runs.values() for row in metrics]
     names = curves.metric_names(rows)
     values = {name: {row[name] for row in rows if row.get(name) is not None} for name in names}

@@ -141,8 +141,7 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_runs(paths: Sequence[Path]) -> RunFolder:
-    """Read one run, or several as one run in which each policy's name starts with the name of its
-    run.
+    """Read one run, or several as one in which names of policies start with that of their run.
 
     Raises:
         UserError: a folder is missing or holds nothing of a run, or a file in it is damaged.
@@ -189,8 +188,7 @@ def read_run(path: Path) -> RunFolder:
 
 
 def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
-    """Name runs by their folders, with the parent folder where two names are equal; duplicates are
-    dropped."""
+    """Name runs by their folders, with the parent if two names are equal; drop duplicates."""
     folders = list(dict.fromkeys(path.resolve() for path in paths))
     names = [path.name for path in folders]
     return {
@@ -233,8 +231,7 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
-    """Read the figures of the reward model and of imports, and those of each policy on each
-    task."""
+    """Read the figures of the reward model, of imports, and of each policy on each task."""
     figures = {file.stem: read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):

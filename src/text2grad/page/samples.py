@@ -32,7 +32,7 @@ SIGNALS = {
     "entropy": "of the policy before the token, nats",
     "learned": "mask: 1 where the token is in the loss, 0 where it is left out",
 }
-"""The numbers of a token, and what each is."""
+"""The numbers of a token with their descriptions."""
 LABELS = {1: "good", 0: "improvable", -1: "poor"}
 
 
@@ -52,8 +52,7 @@ def thin(views: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 
 
 def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
-    """The entry of a sample in the list, by which it is filtered and sorted; `line` in the method's
-    file."""
+    """Return the entry of a sample in the list; `line` is its place in the method's file."""
     labels = Counter(span.label for span in sample.spans)
     return {
         "key": f"{method}/{line}",
@@ -75,8 +74,7 @@ def list_entry(sample: Sample, method: str, line: int) -> dict[str, Any]:
 
 
 def sample_view(sample: Sample, method: str, line: int = 0) -> dict[str, Any]:
-    """One sample as plain data: its entry, texts, pieces and spans, and the numbers of each
-    token."""
+    """Return one sample as plain data: its entry, texts, spans, and the numbers of each token."""
     intervals = list(zip(sample.starts, sample.ends, strict=False))
     failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
     return {
@@ -100,7 +98,7 @@ def _turn(message: Message) -> dict[str, str]:
 
 
 def _conversation(sample: Sample, intervals: Sequence[Interval]) -> list[dict[str, Any]]:
-    """The response as a conversation: the policy's turns in pieces, and the messages of others."""
+    """Return the response as a conversation: the policy's turns in pieces, messages of others."""
     turns: list[dict[str, Any]] = []
     for turn in turns_of(sample.response):
         turns += map(_turn, turn.messages)
@@ -110,8 +108,7 @@ def _conversation(sample: Sample, intervals: Sequence[Interval]) -> list[dict[st
 
 
 def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]:
-    """Cut the critique into pieces, each with the spans whose reason, or else quote, it
-    contains."""
+    """Cut the critique into pieces, each with the spans whose reason or quote it contains."""
     places = []
     for span in spans:
         match = next((words for words in (span.reason, span.text) if words.strip() and words in critique), "")
@@ -121,8 +118,7 @@ def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]
 
 
 def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
-    """List the quotes of a critique that became no span, with the reason; of some only the number
-    is known."""
+    """List the quotes that became no span, each with the reason; of some, only their number."""
     quotes = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
     more = {
         "more quotes that are not in the response": counts.unmatched - len(lost),
@@ -132,15 +128,15 @@ def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]
 
 
 def _facts(sample: Sample) -> str:
-    """The sums of the sample in one line, to compare with metrics.jsonl by eye."""
+    """Return the sums of the sample in one line, to compare with metrics.jsonl."""
     sums = {"delta": sample.delta, "KL": sample.kl, "reward": sample.reward}
     facts = [
         f"id {sample.id}",
         f"{len(sample.tokens)} tokens",
         *(f"Σ {name} {number(_sum(row))}" for name, row in sums.items()),
     ]
-    paid = sum(bool(delta) and a is not None for delta, a in zip(sample.delta, sample.advantage, strict=False))
-    wrong = f"{count_wrong_signs(sample)} of {paid} tokens with a delta have an advantage of the other sign"
+    rewarded = sum(bool(delta) and a is not None for delta, a in zip(sample.delta, sample.advantage, strict=False))
+    wrong = f"{count_wrong_signs(sample)} of {rewarded} tokens with a delta have an advantage of the other sign"
     return " · ".join([*facts, wrong if sample.advantage else "nothing is learned"])
 
 
@@ -163,7 +159,7 @@ def pieces(
 ) -> list[Piece]:
     """Cut `response`, or a part of it, wherever a span or a token begins or ends.
 
-    A character may lie in several spans and, where tokens split it, in several tokens.
+    A character may belong to several spans and, if tokens split it, to several tokens.
     """
     in_spans = _cover(len(response), [(span.start, span.end) for span in spans])
     in_tokens = _cover(len(response), intervals)
@@ -174,7 +170,7 @@ def pieces(
 
 
 def _cover(length: int, intervals: Sequence[Interval]) -> list[tuple[int, ...]]:
-    """For each position the indices of the intervals it lies in."""
+    """Return for each position the indices of the intervals around it."""
     cover: list[tuple[int, ...]] = [()] * length
     for index, (start, end) in enumerate(intervals):
         for position in range(max(start, 0), min(end, length)):

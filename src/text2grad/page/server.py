@@ -1,4 +1,4 @@
-"""A server for one person at this machine: loopback only, with a secret token in its address.
+"""A server for one person on this machine: loopback only, with a secret token in its address.
 
 A page of another site may reach a loopback port through the person's own browser. Every request
 must therefore name this host (against DNS rebinding) and, if the browser names an origin, this
@@ -48,8 +48,10 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Address:
-    """The address of the page. The token is new at every start; a cookie keeps it out of later
-    addresses."""
+    """The address of the page.
+
+    The token is new at every start. A cookie replaces it in later addresses.
+    """
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -77,8 +79,7 @@ class Guard:
         self.app, self.address = app, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request with 403 (413: too long), or pass it on with safe headers on its
-        response."""
+        """Refuse the request with 403 (413: too long), or pass it on and add safe headers."""
         if scope["type"] != "http":
             return
         with_token = self._has_token(scope)
@@ -111,17 +112,17 @@ class Guard:
         return secrets.compare_digest(text.encode("utf-8", "replace"), self.address.token.encode())
 
     def _refusal(self, scope: Scope, with_token: bool) -> str:
-        """The reason to refuse a request; empty if there is none."""
+        """Return the reason to refuse a request, or an empty text."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.address.hosts:
             return "this is not the host that you asked for"
         if origin is not None and origin != f"http://{host}":
-            return "requests of other sites are refused"
+            return "requests from other sites are refused"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not with_token:
-            return "requests of other sites are refused"
+            return "requests from other sites are refused"
         if not with_token and not self._is_token(self._cookie_of(headers)):
-            return "open the address with the token that `text2grad` has printed"
+            return "open the address with the token that `text2grad` printed"
         kind = headers.get("content-type", "").partition(";")[0].strip()
         if scope["method"] not in ("GET", "HEAD") and (origin is None or kind != "application/json"):
             return "a change must come from the page"
@@ -147,8 +148,7 @@ def as_number(text: str) -> int | None:
 
 
 def listening(port: int | None) -> socket.socket:
-    """Open a socket on loopback: on `port` (default `PORT`), or the next free one, with a line that
-    says so.
+    """Open a loopback socket on `port` (default `PORT`), or on the next free one with a message.
 
     Raises:
         UserError: no port is free.
@@ -168,8 +168,7 @@ def listening(port: int | None) -> socket.socket:
 
 
 def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
-    """Serve until Ctrl-C: print the address on stdout and open it in a browser if there is one;
-    return 0."""
+    """Print the address, open it in a browser if there is one, and serve until Ctrl-C; return 0."""
     address = Address(listener.getsockname()[1])
     print(address.url, flush=True)
     if open_browser and not _opened(address.url):
@@ -201,12 +200,11 @@ def _opened(url: str) -> bool:
 
 
 def page_response(page: str) -> Response:
-    """A response with a page, whose policy is also in a header, where it may say who frames the
-    page."""
+    """Return a response whose header has the policy of the page, which also forbids frames."""
     policy = html.unescape(_POLICY_OF_PAGE.findall(page)[0])
     return HTMLResponse(page, headers={POLICY: f"{policy}; frame-ancestors 'none'"})
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A response with `value` as JSON."""
+    """Return a response with `value` as JSON."""
     return Response(to_json(value), status, media_type="application/json")

@@ -1,5 +1,4 @@
-"""The figures of a run in words: warnings, the effect of training, and the verdict on a reward
-model.
+"""Figures of a run in words: warnings, the effect of training, the verdict on a reward model.
 
 Warnings apply the thresholds of a published review of the method (docs/metrics.md, "Signs of
 failure"). A missing figure gives no warning.
@@ -19,7 +18,7 @@ LEAST_CORRECT, MOST_UNMATCHED = 0.75, 0.05
 ASPECTS = {"critique": "critiques", "spans": "answers' spans", "single_spans": "single spans"}
 LEAST_STEPS = 20
 """Fewest steps that show how rewards move."""
-ALIKE, OPPOSITE = 0.6, -0.45
+PERIODIC, OPPOSITE = 0.6, -0.45
 """Autocorrelations of a periodic series: at a period, and between."""
 BLOCKS, REVERSALS = (12, 24, 48, 96), 4
 CLEAR, HALF, TENTH = 6.0, 0.5, 0.1
@@ -29,7 +28,7 @@ ENDS = 0.1
 """Share of the steps compared, at each end of a run."""
 NOISE = 2.0
 """Standard errors within which a mean has not moved."""
-FAR, NEAR = 1.0, 0.001
+LARGE_KL, SMALL_KL = 1.0, 0.001
 """Nats a token from the start: too far, and no movement."""
 MISLEADING = 0.2
 """Share of labelled tokens with the wrong sign that misleads."""
@@ -38,8 +37,7 @@ LEAST_FALL, RISE = 0.05, 0.2
 
 
 def human_warnings(people: Mapping[str, Row]) -> Iterator[str]:
-    """Warn if people find too few critiques or spans correct; `people` as from
-    `eval.critics.marks.agreement`."""
+    """Warn if people find too few critiques or spans correct (`eval.critics.marks.agreement`)."""
     for aspect, marks in people.items():
         if (share := marks.get("accuracy")) is not None and share < LEAST_CORRECT:
             low, high = marks["interval"]
@@ -81,8 +79,7 @@ def metric_warnings(rows: Sequence[Row]) -> list[str]:
 
 
 def oscillates(values: Sequence[float]) -> bool:
-    """True if a series is periodic, or reverses often and far once the noise of its steps is
-    averaged out."""
+    """True if a series is periodic, or if its block means reverse often and by a large amount."""
     middle = fmean(values) if values else 0.0
     deviations = [value - middle for value in values]
     spread = sum(deviation**2 for deviation in deviations)
@@ -102,7 +99,7 @@ def _is_periodic(deviations: Sequence[float], spread: float) -> bool:
 
     correlations = [correlation(lag) for lag in range(1, count // 3 + 1)]
     return any(
-        value >= ALIKE and min(correlations[:lag]) <= OPPOSITE for lag, value in enumerate(correlations) if lag
+        value >= PERIODIC and min(correlations[:lag]) <= OPPOSITE for lag, value in enumerate(correlations) if lag
     )
 
 
@@ -130,7 +127,7 @@ def count_reversals(values: Sequence[float], least: float) -> int:
 
 
 def describe_training(rows: Sequence[Row]) -> list[str]:
-    """Sentences on the effect of a training with these metrics; none without metrics."""
+    """Describe the effect of a training with these metrics in sentences; none without metrics."""
     sentences = []
     if _values(rows, "score") or _values(rows, "delta_sum"):
         sentences.append(_reward_sentence(rows))
@@ -142,8 +139,7 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
 
 
 def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
-    """A sentence on a policy against the one it started from: better or not, by what measure, how
-    many prompts."""
+    """Compare a policy with its starting policy in one sentence."""
     low, high = compared["interval"]
     verdict = (
         "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"
@@ -154,8 +150,7 @@ def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
 
 
 def describe_choice(choice: Mapping[str, Any]) -> str:
-    """A sentence on the policy that a run handed over: better or not, by what measure, on how many
-    prompts."""
+    """Compare the policy that a run saved with its start in one sentence."""
     by = _by_measure(choice)
     value, start, last = (choice[name] for name in ("value", "start", "last"))
     if choice["step"] == 0:
@@ -179,7 +174,7 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def _ends(rows: Sequence[Row], name: str) -> tuple[float, float, int]:
-    """Means of a metric over the first and the last steps, and their number."""
+    """Return the means of a metric over the first and the last steps, and their number."""
     values = _values(rows, name)
     count = max(1, round(ENDS * len(values)))
     return fmean(values[:count]), fmean(values[-count:]), count
@@ -191,7 +186,7 @@ def _reward_sentence(rows: Sequence[Row]) -> str:
         equal = " (all scores are equal)" if _values(rows, name) else ""
         name, subject = "delta_sum", f"The reward of an answer{equal}"
         if _is_constant(rows, name):
-            return "Every answer earned the same, nothing was learned (see text2grad sample --critique)."
+            return "Every answer had the same reward, so nothing was learned (see text2grad sample --critique)."
     first, last, count = _ends(rows, name)
     squares = [(after - before) ** 2 for before, after in pairwise(_values(rows, name))]
     error = (fmean(squares or [0.0]) / count) ** 0.5  # of the difference of two means
@@ -209,9 +204,9 @@ def _is_constant(rows: Sequence[Row], name: str) -> bool:
 
 def _kl_sentence(rows: Sequence[Row]) -> str:
     distance = _ends(rows, "kl_token")[1]
-    if distance < NEAR:  # an estimate from samples may be below 0
-        return f"It has hardly moved: less than {NEAR:g} nats a token from where it started."
-    return f"It is {distance:.3f} nats a token from where it started{': read its answers' * (distance > FAR)}."
+    if distance < SMALL_KL:  # an estimate from samples may be below 0
+        return f"It has hardly moved: less than {SMALL_KL:g} nats a token from where it started."
+    return f"It is {distance:.3f} nats a token from where it started{': read its answers' * (distance > LARGE_KL)}."
 
 
 def _loss_sentence(rows: Sequence[Row]) -> str:
@@ -222,8 +217,10 @@ def _loss_sentence(rows: Sequence[Row]) -> str:
 
 
 def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
-    """A line if the loss did not fall from the first third to the last, else empty; `section` has
-    the settings."""
+    """Return advice if the loss did not fall from the first third to the last, else an empty text.
+
+    `section` has the settings of the stage.
+    """
     third = len(losses) // 3
     if not third:
         return ""
@@ -237,7 +234,7 @@ def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
 
 
 def describe_reward_model(rates: Row) -> list[str]:
-    """Sentences on a reward model measured on held-out critiques; none without figures."""
+    """Describe a reward model measured on held-out critiques; none without figures."""
     if rates.get("poor_f1") is None or rates.get("wrong_sign_rate") is None:
         return []
     shares = ", ".join(
@@ -253,7 +250,7 @@ def describe_reward_model(rates: Row) -> list[str]:
 
 
 def describe_gate(verdict: Row) -> list[str]:
-    """The verdict on a reward model (`gate.json`) in lines."""
+    """Describe the verdict on a reward model (`gate.json`) in lines."""
     figures = verdict["figures"]
     lines = []
     if figures.get("f1") is not None:

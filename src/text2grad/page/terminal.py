@@ -19,8 +19,8 @@ STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 NARROWEST, WIDEST = 36, 10_000
 """Characters of a column of answers, and of a line in a file."""
-SHOWN = 5
-"""Judged answers that a command shows."""
+MAX_RECORDS = 5
+"""Records that a command prints."""
 MOST_OF_OTHERS = 400
 """Characters shown of a message of a tool or a user."""
 WAYS = ("greedy", "sampled", "best_temperature")
@@ -47,7 +47,7 @@ def show_table(console: Console, table: Table) -> None:
 
 
 def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
-    """A table of names, then figures."""
+    """Return a table with a column of names, then columns of figures."""
     table = Table(title=Text(stripped(title)) if title else None, title_justify="left", **options)
     for number, column in enumerate(columns):
         table.add_column(Text(stripped(column)), justify="right" if number else "left")
@@ -55,7 +55,7 @@ def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
 
 
 def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """A row of figures for each policy."""
+    """Return a table with a row of figures for each policy."""
     table = _table(title, ["policy", *dict.fromkeys(name for figures in rows.values() for name in figures)])
     for name, figures in rows.items():
         table.add_row(Text(stripped(name)), *(f"{value:.3f}" for value in figures.values()))
@@ -63,7 +63,7 @@ def results_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
-    """All rates of a reward model with intervals, next to the baselines."""
+    """Return all rates of a reward model with intervals, next to the baselines."""
     baselines: Mapping[str, Any] = report["baselines"]
     columns = ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines))
     table = _table(f"Reward model against {report['records']} held-out critiques", columns)
@@ -77,7 +77,7 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
 
 
 def policy_table(figures: Mapping[str, Any]) -> Table:
-    """A row per measure and a column per way to answer; other figures are in the caption."""
+    """Return a row per measure and a column per decoding method; the caption has other figures."""
     if not any(key.startswith(WAYS) for key in figures):
         figures = {f"value_{key}": value for key, value in figures.items()}
     ways = {way: way.replace("_", " ") for way in (*WAYS, "value") if any(k.startswith(f"{way}_") for k in figures)}
@@ -99,7 +99,7 @@ def _figure(value: Any) -> str:
 
 
 class PolicyAnswer(NamedTuple):
-    """An answer of a policy, judged or not."""
+    """An answer of a policy, with its judgement if it has one."""
 
     name: str
     response: str
@@ -130,7 +130,7 @@ def show_answers(console: Console, prompt: str, answers: Sequence[PolicyAnswer])
 
 
 def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
-    """An answer, coloured by its spans, and its judgement."""
+    """Return an answer, coloured by its spans, and its judgement."""
     judgement = answer.judgement
     response = coloured_answer(answer.response, judgement, brackets)
     if judgement is None:
@@ -144,7 +144,7 @@ def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
 
 
 def coloured_answer(response: str, judgement: Judgement | None, brackets: bool) -> Text:
-    """A response, coloured by span; a transcript as a conversation."""
+    """Return a response coloured by its spans; a transcript becomes a conversation."""
     spans = judgement.spans if isinstance(judgement, Critique) else ()
     if not isinstance(response, Transcript):
         return _coloured(response, spans, brackets, 0, len(response))
@@ -163,8 +163,7 @@ def _message_of_others(message: Message) -> Text:
 
 
 def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, end: int) -> Text:
-    """The characters [start, end) of a response, coloured by span; plain where both good and
-    poor."""
+    """Return characters [start, end) coloured by span, plain if both good and poor."""
     places = [place for span in spans for place in (span.start, span.end) if start <= place <= end]
     pieces = [
         (sum({span.label for span in spans if span.start <= first and last <= span.end}), response[first:last])
@@ -202,7 +201,7 @@ def show_records(console: Console, records: Sequence[Feedback]) -> None:
 
 
 def turn_title(number: int, judgement: Judgement | None) -> str:
-    """The title of a turn of the policy, with its score if it has one."""
+    """Return the title of a turn of the policy, with its score if it has one."""
     scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
     score = scores[number - 1] if number <= len(scores) else None
     return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"

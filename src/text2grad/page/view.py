@@ -25,11 +25,10 @@ from text2grad.page.server import as_number, json_response, page_response
 
 @dataclass
 class SampleFile:
-    """The samples of one method as lines, list entries and searchable texts, read as the file
-    grows.
+    """The samples of one method as lines, list entries and searchable texts.
 
-    An incomplete last line waits for its end. If the last line read is no longer in its place, the
-    file was replaced.
+    `update` reads what was appended; an incomplete last line waits for its end. If the last line
+    read is no longer in its place, the file was replaced.
     """
 
     path: Path
@@ -37,7 +36,7 @@ class SampleFile:
     entries: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
-    read: int = 0
+    size: int = 0
     last: bytes = b""
     signals: set[str] = field(default_factory=set)
 
@@ -48,17 +47,17 @@ class SampleFile:
             UserError: a line is damaged.
         """
         with self.path.open("rb") if self.path.is_file() else BytesIO() as file:
-            file.seek(self.read - len(self.last))
+            file.seek(self.size - len(self.last))
             restarted = file.read(len(self.last)) != self.last
             if restarted:
-                self.entries, self.texts, self.lines, self.read, self.last = [], [], [], 0, b""
+                self.entries, self.texts, self.lines, self.size, self.last = [], [], [], 0, b""
                 file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 if line.strip():
                     self._take(line)
-                self.read, self.last = self.read + len(line), line
+                self.size, self.last = self.size + len(line), line
         return restarted
 
     def _take(self, line: bytes) -> None:
@@ -93,7 +92,7 @@ class ViewPage:
         self._page()
 
     def app(self) -> Starlette:
-        """The application, without its guard."""
+        """Return the application without its guard."""
         return Starlette(
             routes=[
                 Route("/", self.page),
@@ -105,14 +104,14 @@ class ViewPage:
         )
 
     def page(self, _: Request) -> Response:
-        """The page of the current files; the response to a damaged file names it."""
+        """Return the page of the current files; the response to a damaged file names it."""
         try:
             return page_response(self._page())
         except UserError as error:
             return PlainTextResponse(str(error), 500)
 
     def _page(self) -> str:
-        """The page, rendered again only if a file has changed."""
+        """Return the page, rendered again only if a file has changed."""
         with self._rendering:
             if (stamp := self._stamp()) != self._rendered[0]:
                 self._rendered = (stamp, render_run(read_runs(self.folders), live=True))
@@ -132,8 +131,10 @@ class ViewPage:
         return restarted
 
     def entries(self, request: Request) -> Response:
-        """The entries after the first `have`, all if the run restarted; `stamp` changes with the
-        other files."""
+        """Return the entries after the first `have`, or all if the run restarted.
+
+        `stamp` changes with the other files.
+        """
         try:
             with self._reading:
                 return json_response(self._entries(request, self.update()))
@@ -149,7 +150,7 @@ class ViewPage:
         return {"entries": entries, "restarted": restarted, "stamp": self._stamp(), "signals": signals}
 
     def sample(self, request: Request) -> Response:
-        """One sample, by its key."""
+        """Return one sample by its key."""
         method, _, place = request.query_params.get("key", "").rpartition("/")
         number = as_number(place)
         with self._reading:
@@ -159,7 +160,7 @@ class ViewPage:
             return json_response(file.view(number))
 
     def search(self, request: Request) -> Response:
-        """The keys of the samples with these words."""
+        """Return the keys of the samples with these words."""
         words = request.query_params.get("q", "").lower()
         with self._reading:
             keys = [
@@ -171,7 +172,7 @@ class ViewPage:
         return json_response({"keys": keys})
 
     def comparisons(self, _: Request) -> Response:
-        """The answers of all policies to held-out prompts."""
+        """Return the answers of all policies to held-out prompts."""
         try:
             return json_response({"items": comparison_views(read_runs(self.folders))})
         except UserError as error:

@@ -66,6 +66,6 @@ def metric_title(name: str) -> str:
 
 
 def prompt_title(prompt: Sequence[Message], default: str = "") -> str:
-    """Return the start of the last message with text in one line; `default` if there is none."""
+    """Return the start of the last message with text in one line; or `default`."""
     lines = (" ".join(message.content[: 5 * TITLE_CHARACTERS].split()) for message in reversed(prompt))
     return next(filter(None, lines), default)[:TITLE_CHARACTERS]

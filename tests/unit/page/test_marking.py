@@ -18,7 +18,7 @@ from text2grad.feedback import Failure, Feedback, Message, Source, Span
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_records, write_records
 from text2grad.page.answers import group_records, read_answers
-from text2grad.page.mark import MarkPage, _said
+from text2grad.page.mark import MarkPage, _comments
 from text2grad.page.marking import Act, Check, Conflict, MarkedPlace, Notebook, Opinion
 
 PROMPT = (Message(role="user", content="When?"),)
@@ -99,7 +99,10 @@ def test_comments_of_the_file_are_shown_whole_and_trained_on_with_the_marks(tmp_
     write_records(tmp_path / "said.jsonl", [said, record("b", "Judged.", critique="Fine.")])
     page = MarkPage(tmp_path / "said.jsonl")
     first, second = page.notebook.items.values()
-    assert _said(first) == [{"who": "zoe", "critique": long, "score": -0.5, "spans": 0}] and _said(second) == []
+    assert (
+        _comments(first) == [{"who": "zoe", "critique": long, "score": -0.5, "spans": 0}]
+        and _comments(second) == []
+    )
     commands = page.next_commands()[0][1].split(" && ")
     files = [tmp_path / "said.jsonl", tmp_path / "said.marked.jsonl"]
     words = [
@@ -239,7 +242,7 @@ def test_opinions_of_people_in_the_file_are_the_first_version(tmp_path: Path) ->
     [key] = book.items
     assert book.items[key].suggestion == record(critique="Judged.")
     assert book.history(key, "ann")[0].spans == (place(0, 2, 1, "short"),)
-    assert list(book.marked(key)) == ["ann"] and book.history(key, "bob") == [Opinion()]
+    assert list(book.opinions_on(key)) == ["ann"] and book.history(key, "bob") == [Opinion()]
 
 
 def test_any_file_of_answers_and_any_run_can_be_marked(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ EFFECTS: list[tuple[list[dict[str, Any]], str]] = [
     ([{"score": 0.25}, {"kl_token": 0.01}, {"score": 0.5}], "from +0.25 to +0.50"),
     ([{"delta_sum": 0.1 * n} for n in range(20)], "The reward of an answer went from +0.05 to +1.85"),
     ([{"delta_sum": 0.1 * n, "score": 0.0} for n in range(20)], "(all scores are equal)"),
-    ([{"score": 0.5, "delta_sum": 1.5}] * 20, "Every answer earned the same"),
+    ([{"score": 0.5, "delta_sum": 1.5}] * 20, "Every answer had the same reward"),
     ([{"loss": 2.0}, {"loss": 1.0}], "The loss went from 2 to 1."),
     ([{"loss": 2.0}], "The loss before the only update was 2."),
     ([{"loss": 1.0}, {"loss": 1.0}], "nothing was learned"),

@@ -125,8 +125,8 @@ const listed = () => {
 const showProgress = () => {
   const mine = page.entries.filter(isMine).length;
   byId("progress").textContent = `${mine} of ${page.entries.length} marked`;
-  byId("bar").value = mine / page.entries.length;
-  const finished = mine === page.entries.length;
+  byId("bar").value = mine / Math.max(1, page.entries.length); // acts of an earlier page arrive before the entries
+  const finished = mine > 0 && mine === page.entries.length;
   if (finished && byId("finished").hidden) setTimeout(() => byId("finished").scrollIntoView({ block: "nearest" }));
   byId("finished").hidden = !finished;
   const entries = listed();
@@ -208,7 +208,7 @@ const draw = () => {
   byId("critique").value = page.opinion.critique;
   byId("missing").value = page.opinion.omissions.join("\n");
   byId("corrected").value = page.opinion.corrected ?? "";
-  drawSaid();
+  drawComments();
   byId("undo").disabled = !page.past.length;
   drawSuggestion();
 };
@@ -289,7 +289,7 @@ const drawMarks = () => {
       why.setAttribute("aria-label", `why ${LABELS[span.label]}: ${textOf(span.start, span.end).slice(0, 60)}`);
       why.addEventListener("change", () => change(withReason(page.opinion, index, why.value.trim())));
       const off = button("×", () => change(withoutMark(page.opinion, index)));
-      off.setAttribute("aria-label", `take off: ${textOf(span.start, span.end).slice(0, 60)}`);
+      off.setAttribute("aria-label", `remove: ${textOf(span.start, span.end).slice(0, 60)}`);
       item.append(element("b", CLASS[span.label], LABELS[span.label]), quote, why, off);
       return item;
     }),
@@ -317,10 +317,10 @@ const drawVerdict = () => {
   });
 };
 
-// What people wrote in the file, whole: these are the words to place.
-const drawSaid = () => {
-  byId("said").replaceChildren(
-    ...page.answer.said.map(({ who, critique, score }) => {
+// The comments of people in the file.
+const drawComments = () => {
+  byId("comments").replaceChildren(
+    ...page.answer.comments.map(({ who, critique, score }) => {
       const rating = score === null ? "" : ` · ${ratingOf(score)}`;
       return element("p", "critique", `${spelledOut(who) || "a person"} wrote: ${spelledOut(critique)}${rating}`);
     }),
@@ -331,7 +331,7 @@ const drawSuggestion = () => {
   const box = byId("suggestion");
   const found = page.answer.suggestion;
   if (!found) {
-    box.replaceChildren(...(page.answer.said.length ? [] : [element("p", "hint", "No critic has judged this answer.")]));
+    box.replaceChildren();
     return;
   }
   if (!page.opinion.shown) {
