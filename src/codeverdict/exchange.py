@@ -48,15 +48,9 @@ class _JobOutput(NamedTuple):
 def judge_tests(
     server: Server, solution: str, tests: str, file: TestFile, seconds: float, options: dict[str, bool]
 ) -> Verdict:
-    """Run a test file against a program.
+    """Run `tests`, analysed as `file`, against a program.
 
-    Args:
-        server: runs the job.
-        solution: the program.
-        tests: the text of the test file.
-        file: the analysed test file.
-        seconds: the processor time of the program.
-        options: the flags `coverage` and `lenient`.
+    `options` are the flags `coverage` and `lenient`; `seconds` is processor time.
 
     Raises:
         Dead: the server ended.

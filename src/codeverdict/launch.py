@@ -74,7 +74,7 @@ class Server:
             Dead: the tier does not work, with the reason.
         """
         self.tier = tier
-        _compile()
+        compileall.compile_dir(_PACKAGE / "inside", quiet=2)  # jobs inherit memory, also that of a compiler
         scratch.remove_stale()
         client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = frames.Channel(client_end.detach())
@@ -171,11 +171,6 @@ def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterat
                 server.close()
                 _PROBED[tier] = Probe(tier, True, held=server.held)
         yield _PROBED[tier]
-
-
-def _compile() -> None:
-    """Compile the sources in advance, so that jobs do not inherit the memory of a compiler."""
-    compileall.compile_dir(_PACKAGE / "inside", quiet=2)  # only for speed
 
 
 def _missing(tier: Tier) -> str:

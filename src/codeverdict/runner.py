@@ -231,7 +231,10 @@ class Runner:
                 self._forget(server)
                 continue
             verdict = dataclasses.replace(verdict, tier=server.tier, seconds=time.monotonic() - started)
-            self._remember(job, verdict)
+            with self._lock:
+                self._verdicts[job] = verdict
+                if len(self._verdicts) > _REMEMBERED:
+                    self._verdicts.popitem(last=False)
             return verdict
         return Verdict("crashed", error=f"the sandbox died {_ATTEMPTS} times with this program: {reason}")
 
@@ -255,12 +258,6 @@ class Runner:
         self._servers.discard(server)
         servers = self._thread.servers
         self._thread.servers = {preload: other for preload, other in servers.items() if other is not server}
-
-    def _remember(self, job: Job, verdict: Verdict) -> None:
-        with self._lock:
-            self._verdicts[job] = verdict
-            if len(self._verdicts) > _REMEMBERED:
-                self._verdicts.popitem(last=False)
 
 
 def _is_open(verdict: Verdict) -> bool:

@@ -58,7 +58,16 @@ def named(*names: str) -> Config:
 
 
 def test_presets_are_part_of_the_package() -> None:
-    assert preset_names() == ["demo", "function_summaries", "human_qa", "kodcode", "own", "slf5k", "ultrafeedback"]
+    assert preset_names() == [
+        "demo",
+        "function_summaries",
+        "human_qa",
+        "kodcode",
+        "own",
+        "quick",
+        "slf5k",
+        "ultrafeedback",
+    ]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     for name in preset_names():
         assert named(name) == load_config(find_config(str(ROOT / "configs" / f"{name}.yaml")))

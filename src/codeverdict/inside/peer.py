@@ -46,12 +46,9 @@ class Refused(BaseException):
 class Peer:
     """One end of the connection. The end of the tests is `wary`: it has a guard and trusts nothing.
 
-    Args:
-        reader: the descriptor to read from.
-        writer: the descriptor to write to.
-        first: the first number of a shared container: 0 on one side and 1 on the other.
-        guard: `guard(do, target, args)` returns True if the other side may do this to a local
-            object; None: it may do anything.
+    `reader` and `writer` are descriptors. `first` is the first number of a shared container: 0 on
+    one side and 1 on the other. `guard(do, target, args)` returns True if the other side may do
+    this to a local object; without a guard it may do anything.
     """
 
     def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, Any], bool] | None) -> None:

@@ -77,16 +77,10 @@ class _Stop(Exception):
 def judge(suite: Any, source: int, reader: int, writer: int, verdict: int) -> None:
     """Run the tests in `source` against the solution, and write each result to `verdict`.
 
+    `suite` creates the `Judging` for tests that pytest runs; None in a server without pytest.
     `verdict` initially holds a key, which is erased. Each line is sealed with it, so that nothing
     else the tests write there counts as a line. Lines are `{"collected": n, "early": bool}`,
     `{"result": {...}}` or `{"skipped": name}` for each test, and `{"end": {outcome, error, line}}`.
-
-    Args:
-        suite: creates the `Judging` for tests that pytest runs; None in a server without pytest.
-        source: the descriptor of the test file.
-        reader: the descriptor to read from the solution.
-        writer: the descriptor to write to the solution.
-        verdict: the descriptor of the verdict.
     """
     job = frames.read_once(source)
     sys.setrecursionlimit(peer.DEEP)

@@ -56,7 +56,12 @@ def find_config(name: str) -> Path:
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
     package, _, stem = name.rpartition(":")
-    presets = _package_presets(package) if package else PRESETS
+    presets = PRESETS
+    if package:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
+            raise UsageError(f"no package {package!r} with presets", "write --config package:name, or a path")
+        presets = Path(spec.submodule_search_locations[0]) / PRESETS.name
     folders = (presets, presets / RECIPES.name)
     file = next((file for folder in folders if (file := folder / f"{stem}.yaml").is_file()), None)
     if file is None:
@@ -68,13 +73,6 @@ def find_config(name: str) -> Path:
 def is_recipe(name: str) -> bool:
     """Return True if `--config NAME` is a recipe and not a complete configuration."""
     return (":" in name and find_config(name).parent.name == RECIPES.name) or name in recipe_names()
-
-
-def _package_presets(package: str) -> Path:
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError(f"no package {package!r} with presets", "write --config package:name, or a path")
-    return Path(spec.submodule_search_locations[0]) / PRESETS.name
 
 
 def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = ()) -> Config:
