@@ -33,7 +33,7 @@ def describe_settings(model: type[BaseModel] = Config, prefix: str = "") -> Iter
         default = field.get_default(call_default_factory=True)
         section = _section(field)
         if section is None or NoneType in union_members(field.annotation):
-            meaning = (field.description or "").replace("None:", "null:")
+            meaning = field.description or ""
             yield Setting(prefix + name, _type_text(field.annotation), _default_text(default), meaning)
         if section is not None:
             yield from describe_settings(section, f"{prefix}{name}.")

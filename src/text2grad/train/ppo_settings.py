@@ -22,7 +22,7 @@ class PPOSettings(Settings):
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
     micro_batch_size: int = Field(default=64, ge=1, description="responses per forward pass")
     lr: float = Field(default=1e-6, gt=0, description="learning rate")
-    value_lr: float | None = Field(default=None, gt=0, description="learning rate of the value head; None: lr")
+    value_lr: float | None = Field(default=None, gt=0, description="learning rate of the value head; null: lr")
     schedule: Schedule = Field(default="constant", description="schedule of the learning rate")
     advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
@@ -57,15 +57,18 @@ class PPOSettings(Settings):
         default=5, ge=0, description="steps that train only the value function (advantage gae)"
     )
     normalisation: Literal["none", "scale", "whiten"] = Field(
-        default="scale", description="of advantages; scale: divide by their RMS; whiten: also subtract their mean"
+        default="scale",
+        description="normalisation of advantages; scale: divide by their RMS; whiten: also subtract their mean",
     )
     kl: Literal["full", "k1", "k3"] = Field(
         default="k1",
         description="k1, k3: estimates from the sampled token; full: over the whole vocabulary (paper), which as a"
         " reward does not pull tokens back to the reference (docs/method.md)",
     )
-    kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
-    kl_target: float | None = Field(default=None, gt=0, description="mean KL per response; None: beta is fixed")
+    kl_coefficient: float = Field(default=0.4, ge=0, description="initial beta, the weight of the KL")
+    kl_target: float | None = Field(
+        default=None, gt=0, description="target of the mean KL per response; null: beta is fixed"
+    )
     max_failed: float = Field(
         default=0.5,
         ge=0,
@@ -76,7 +79,7 @@ class PPOSettings(Settings):
     max_kl: float | None = Field(
         default=3.0,
         gt=0,
-        description="nats per token from the reference at which the run stops as diverged; None: no limit",
+        description="nats per token from the reference at which the run stops as diverged; null: no limit",
         json_schema_extra=MAY_CHANGE,
     )
     heldout_every: int | None = Field(
