@@ -53,6 +53,12 @@ class Improve(Stage, ConfiguredCommand):
     sheet: str = option(*SHEET)
     inbox: Path | None = option("--inbox FOLDER", "Learn from the new files of this folder.")
     rollback: bool = option("--rollback", "With --inbox: restore the previous policy, and exit.", False)
+    annotator: str = option(
+        "--annotator MODEL",
+        "Have a chat model mark the words that comments without quotes are about; critic.prompted.base_url is its"
+        " endpoint, and the cost is shown first.",
+        "",
+    )
     yes: bool = option("--yes", "Accept the proposal without asking.", False)
     plan: bool = option("--plan", "Show the proposal and the plan, and exit.", False)
     restart: bool = option("--restart", "Start over instead of resuming an unfinished run.", False)
@@ -76,7 +82,7 @@ class Improve(Stage, ConfiguredCommand):
         under = [f"--run.folder=runs/{name}"]
         under += [f"--policy.model={self.model}"] if self.model else []
         config = self.configuration(self.config or [PRESETS.get(self.model, "own")], under)
-        options = ImproveOptions(self.sheet, self.names, self.scales, self.plan, self.restart)
+        options = ImproveOptions(self.sheet, self.names, self.scales, self.annotator, self.plan, self.restart)
         if self.inbox is not None:
             run = partial(roll_back, config) if self.rollback else partial(run_inbox, config, self.inbox, options)
             return Work(run, quiet)

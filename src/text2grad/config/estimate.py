@@ -23,7 +23,7 @@ from text2grad.settings import value_at
 CHARACTERS_PER_TOKEN, TEMPLATE_TOKENS = 3.6, 30
 FORWARD, BACKWARD, WEIGHT_GRADIENTS = 2, 2, 2
 """Operations per token and parameter: forward, back through the layers, back to trained weights."""
-TRAINING_SPEED, SAMPLING_SPEED = 0.75, 0.3
+TRAINING_SPEED, SAMPLING_SPEED = 0.55, 0.24
 """Share of the measured speed that training, and sampling token by token, reach."""
 IMPORT_SECONDS, LOAD_SECONDS = 15.0, 4.0
 """Seconds to import all packages, and to load the model in each step."""

@@ -149,7 +149,7 @@ def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: TurnWriter) -> Iterator[Item]:
     if "source" in row and "response" in row:
-        yield _record_item(read_record(row, write), anchor)
+        yield item_of_record(read_record(row, write), anchor)
         return
     if (published := responses_of(row)) is not None:
         yield from (_row_item(response, fallback_id) for response in published)
@@ -195,7 +195,8 @@ def _row_item(row: Response, fallback_id: str) -> Item:
     return Item(example, row.response)
 
 
-def _record_item(record: Feedback, anchor: bool) -> Item:
+def item_of_record(record: Feedback, anchor: bool) -> Item:
+    """Return the item of a record; with `anchor`, a comment without spans is to be marked."""
     example = record.example()
     if not anchor:
         return Item(example, record.response, shares_id=True)

@@ -142,6 +142,14 @@ def test_people_who_disagree_both_count(tmp_path: Path) -> None:
     assert "another; both count: 1" in "\n".join(describe(source))
 
 
+def test_comments_without_quotes_or_ratings_are_counted(tmp_path: Path) -> None:
+    source = source_of(tmp_path, columns(0, 1, 2))
+    unused = [record for record in source.records if not record.spans and record.critique]
+    assert unused and f"{len(unused)} comments quote nothing and have no rating" in "\n".join(describe(source))
+    rated = describe(source_of(tmp_path, columns(0, 1, 2, 3), "rated.xlsx"))
+    assert not any("no rating" in line for line in rated) and any("through their rating" in line for line in rated)
+
+
 # The plan.
 
 

@@ -12,21 +12,22 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from text2grad.config import Config, dump_config
+from text2grad.config import Config
 from text2grad.data.files import list_files
 from text2grad.data.records import merge_feedback
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.feedback import Feedback
-from text2grad.json_text import record_json
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.settings import with_values
 from text2grad.stages import Summary
+from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.plan import Earlier, Plan, make_plan, with_settings
 from text2grad.stages.improve.run import (
     POLICY,
     Steps,
     copy_policy,
     describe_verdict,
+    identity,
     outcome,
     print_plan,
     read_state,
@@ -35,7 +36,7 @@ from text2grad.stages.improve.run import (
 )
 from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
 from text2grad.stages.run_folder import BASE, RunFolder, write_json
-from text2grad.tasks.base import digest, question_key
+from text2grad.tasks.base import question_key
 
 INBOX, LEARNED, POLICIES = "inbox.json", "learned.jsonl", "policies"
 MAX_POLICIES = 3
@@ -146,6 +147,8 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         write_jsonl(run.feedback_file, pending)
         inbox.files |= {key: source.path.name for key, source in sources.items()}
         inbox.save()
+    if options.annotator:
+        pending = anchor_comments(config, options.annotator, pending, lambda question: not options.plan)
     summary = InboxSummary(
         files=[source.path.name for source in sources.values()],
         skipped=skipped,
@@ -162,19 +165,20 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
     if inbox.policy is not None:
         config = with_values(config, {"policy.model": str(inbox.policy)})
     config = with_settings(config, plan, pending)
-    identity = _identity(pending, dump_config(config, only_set=True))
+    key = identity(pending, config)
     state = read_state(run.path)
-    if state.get("identity") == identity and "kept" in state and not options.restart:
+    if state.get("identity") == key and "kept" in state and not options.restart:
         print(f"no new feedback in {folder}", file=sys.stderr)
         return summary
     expected = print_plan(config, plan, pending)
     if options.plan:
         return summary
-    steps = Steps(run.path, identity, options.restart or state.get("identity") != identity, expected)
-    comparison, best = train(config, plan, merge_feedback(earlier.records, pending), steps, lambda: None)
+    steps = Steps(run.path, key, options.restart or state.get("identity") != key, expected)
+    records = merge_feedback(earlier.records, pending)
+    comparison, best = train(config, plan, records, steps, lambda: write_jsonl(run.feedback_file, pending))
     verdict = describe_verdict(comparison, best)
     if comparison.better:
-        _keep(inbox, run, best, merge_feedback(earlier.records, pending), plan)
+        _keep(inbox, run, best, records, plan)
         verdict = f"{verdict} as {inbox.policy} (--rollback restores the previous one)"
     print(verdict, file=sys.stderr)
     results = outcome(comparison, best, steps)
@@ -217,10 +221,6 @@ def _plan(pending: Sequence[Feedback], earlier: Earlier, folder: Path) -> Plan:
         return make_plan(pending, str(folder), earlier)
     except UserError as error:
         return Plan((), error.problem)
-
-
-def _identity(records: Sequence[Feedback], settings: str) -> str:
-    return digest("\n".join([*map(record_json, records), settings])).hex()[:16]
 
 
 def _keep(inbox: Inbox, run: RunFolder, best: str, records: Sequence[Feedback], plan: Plan) -> None:

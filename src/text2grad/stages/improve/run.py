@@ -16,11 +16,14 @@ from typing import Any
 from text2grad.config import Config, dump_config
 from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
+from text2grad.data.records import merge_feedback
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.improvement import Comparison, compare, expectations
 from text2grad.feedback import Example, Feedback
-from text2grad.json_text import to_json
+from text2grad.json_text import record_json, to_json
+from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages import Summary
+from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.forecast import Forecast
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
@@ -136,10 +139,14 @@ def run_improve(
     source = read_source(config, path, options, choose)
     for line in describe(source):
         print(line, file=sys.stderr)
-    plan = make_plan(source.records, str(path))
+    records = source.records
+    if options.annotator:
+        approve = partial(_approve, options, confirm)
+        records = anchor_comments(config, options.annotator, records, approve)
+    plan = make_plan(records, str(path))
     summary = ImproveSummary(
         rows=source.rows,
-        records=len(source.records),
+        records=len(records),
         steps=plan.steps,
         reason=plan.reason,
         heldout=len(plan.heldout),
@@ -147,15 +154,16 @@ def run_improve(
     if not plan.steps:
         print(f"{plan.reason}. Nothing was written.", file=sys.stderr)
         return summary
-    config = with_settings(config, plan, source.records)
-    expected = print_plan(config, plan, source.records)
+    config = with_settings(config, plan, records)
+    expected = print_plan(config, plan, records)
     summary = replace(summary, estimated_minutes=round(expected.minutes, 1))
-    if options.plan or (confirm is not None and not confirm("Go ahead?")):
+    if not _approve(options, confirm, "Go ahead?"):
         return summary
     run = RunFolder.of(config)
     run.refuse_unwritable()
-    steps = Steps(run.path, _identity(source, dump_config(config, only_set=True)), options.restart, expected)
-    comparison, best = train(config, plan, source.records, steps, partial(_import, config, source, steps))
+    steps = Steps(run.path, identity(records, config), options.restart, expected)
+    write_feedback = partial(_write_feedback, config, source, records, steps)
+    comparison, best = train(config, plan, records, steps, write_feedback)
     verdict = describe_verdict(comparison, best)
     target = None
     if comparison.better:
@@ -163,9 +171,13 @@ def run_improve(
         copy_policy(run, best, target)
         verdict = f"{verdict} as {target}"
     print(verdict, file=sys.stderr)
-    for line in _next_commands(run, target, len(source.records)):
+    for line in _next_commands(run, target, len(records)):
         print(line, file=sys.stderr)
     return replace(summary, **outcome(comparison, best, steps), out=str(target) if target else None)
+
+
+def _approve(options: ImproveOptions, confirm: Confirm | None, question: str) -> bool:
+    return not options.plan and (confirm is None or confirm(question))
 
 
 def refuse_other_engine(config: Config) -> None:
@@ -264,7 +276,8 @@ def outcome(comparison: Comparison, best: str, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _import(config: Config, source: Source, steps: Steps) -> None:
+def _write_feedback(config: Config, source: Source, records: Sequence[Feedback], steps: Steps) -> None:
+    """Import the file, then replace its records by those with marked comments."""
     from text2grad.stages.intake import run_import
 
     options = source.options
@@ -275,11 +288,14 @@ def _import(config: Config, source: Source, steps: Steps) -> None:
             config, source.path, "auto", None, options.names, options.scales, sheet=options.sheet, skip=True
         ),
     )
+    if records != source.records:
+        file = config.run.folder / "feedback.jsonl"
+        write_jsonl(file, merge_feedback(read_jsonl(file, Feedback), records))
 
 
-def _identity(source: Source, settings: str) -> str:
-    content = source.path.read_bytes().hex()
-    return digest(f"{content}\n{settings}\n{source.arguments}").hex()[:16]
+def identity(records: Sequence[Feedback], config: Config) -> str:
+    """Return a digest of feedback and settings, which change what a run trains."""
+    return digest("\n".join([*map(record_json, records), dump_config(config, only_set=True)])).hex()[:16]
 
 
 def _question_row(example: Example) -> dict[str, Any]:

@@ -27,12 +27,14 @@ Choose = Callable[[str, Sequence[str]], str]
 class ImproveOptions:
     """Options of the command line other than settings.
 
-    `names` and `scales` are as `import` takes them.
+    `names` and `scales` are as `import` takes them; `annotator` is a chat model that marks the
+    words that comments are about.
     """
 
     sheet: str = ""
     names: Sequence[str] = ()
     scales: Sequence[str] = ()
+    annotator: str = ""
     plan: bool = False
     restart: bool = False
 
@@ -136,9 +138,15 @@ def describe(source: Source) -> list[str]:
         corrected = sum(bool(record.meta.get("corrected")) for record in with_spans)
         counts = ((len(imported.anchored), "by quotes"), (corrected, "from corrections"))
         kinds = ", ".join(f"{count} {kind}" for count, kind in counts if count)
-        unmarked = len(records) - len(with_spans)
-        others = f", {unmarked} do not: they count through their rating" if unmarked else ""
+        rated = sum(not record.spans and record.score is not None for record in records)
+        others = f", {rated} do not: they count through their rating" if rated else ""
         lines.append(f"  {len(with_spans)} records point at words{f' ({kinds})' if kinds else ''}{others}")
+    unused = [record for record in records if not record.spans and record.score is None]
+    if comments := sum(bool(record.critique.strip()) for record in unused):
+        lines.append(
+            f"  {comments} comments quote nothing and have no rating: only their answers are learned"
+            " (--annotator MODEL marks the words that they are about)"
+        )
     lines += [f"  quoted, so marked: {line}" for line in imported.anchored[:SHOWN_ROWS]]
     if disagreements := _count_disagreements(records):
         lines.append(f"  answers praised by one person and criticised by another; both count: {disagreements}")
