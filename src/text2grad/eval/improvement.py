@@ -1,8 +1,8 @@
 """Compare models on held-out questions by people's own feedback, without a judge.
 
-Three measures, each from 0 to 1 for every answer: how close it is to the answer as people corrected
-it; that it repeats none of the words that people criticised; how close it is to an answer that
-people rated well. No torch.
+Each measure is from 0 to 1 for every answer: its likeness to people's correction, the absence of
+words that people criticised, its likeness to an answer that people rated well, and a predicted
+rating. No torch.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from text2grad.feedback import Feedback
 from text2grad.tasks.base import question_text
 from text2grad.unicode_words import units
 
-SHORT_TERM, LONGEST_TERM = 4, 8
-"""Words of a criticised passage that a new answer may repeat, where one person, or two, criticised
-it."""
-SHORTEST_ANSWER, LONGEST_ANSWER = 0.4, 2.5
-"""Times the length of people's own answers; one outside of these is not credited for what it does
-not say."""
-FEWEST = 3
-"""Held-out questions below which nothing is decided."""
+MAX_TERM_ONCE, MAX_TERM = 4, 8
+"""Longest criticised passage in words, if criticised once, and if criticised more than once."""
+MIN_LENGTH, MAX_LENGTH = 0.4, 2.5
+"""Length relative to people's answers, outside of which an answer cannot be clean."""
+MIN_QUESTIONS = 3
+"""Held-out questions without which nothing is decided."""
 TITLES = {
     "corrections": "likeness to people's corrections",
     "clean": "answers without criticised words",
     "praised": "likeness to answers that people rated well",
+    "rating": "predicted rating",
 }
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """The wishes of people for an answer to a question: `corrected` and `praised` are answers ("":
-    unknown), `length` is the usual number of words, and `terms` the criticised words that it must
-    not repeat."""
+    """What people want of the answer to a question.
+
+    `corrected` and `praised` are answers, empty if there is none. `length` is the usual number of
+    words. `terms` are criticised words that the answer must not repeat.
+    """
 
     corrected: str
     praised: str
@@ -46,18 +47,17 @@ class Expectation:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text in small letters."""
+    """Return the words of a text in lower case."""
     return [text[start:end].casefold() for start, end in units(text) if any(map(str.isalnum, text[start:end]))]
 
 
 def likeness(one: str, other: str) -> float:
-    """The share of words that two texts have in common, in their order."""
+    """Return the share of words that two texts have in common, in their order."""
     return difflib.SequenceMatcher(None, words_in(one), words_in(other), autojunk=False).ratio()
 
 
 def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
-    """The words that people marked as poor, without those that they write themselves, or leave
-    where they are."""
+    """Return the words that people marked as poor and never wrote or praised themselves."""
     records = list(records)
     poor: Counter[str] = Counter()
     fine: set[str] = set()
@@ -68,21 +68,21 @@ def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
             fine |= terms_of(text)
         for span in record.spans:
             words = words_in(span.text)
-            if span.label < 0 and 0 < len(words) <= LONGEST_TERM:
+            if span.label < 0 and 0 < len(words) <= MAX_TERM:
                 poor[" ".join(words)] += 1
-    repeated = {term for term, count in poor.items() if count > 1 or len(term.split()) <= SHORT_TERM}
+    repeated = {term for term, count in poor.items() if count > 1 or len(term.split()) <= MAX_TERM_ONCE}
     return frozenset(repeated - fine)
 
 
 def terms_of(text: str) -> set[str]:
-    """All sequences of at most `LONGEST_TERM` words of a text."""
+    """Return all sequences of at most `MAX_TERM` words of a text."""
     words = words_in(text)
-    lengths = range(1, LONGEST_TERM + 1)
+    lengths = range(1, MAX_TERM + 1)
     return {" ".join(words[start : start + length]) for length in lengths for start in range(len(words))}
 
 
 def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[str, Expectation]:
-    """Return the wishes of people for an answer to each held-out question, by the question."""
+    """Return what people want of the answer to each held-out question, by the question."""
     terms = criticised_terms(records)
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
@@ -101,14 +101,14 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
 
 
 def measure(answer: str, expected: Expectation, has_terms: bool) -> dict[str, float]:
-    """The measures of one answer, those that its question has."""
+    """Return the measures of one answer that its question allows."""
     figures: dict[str, float] = {}
     if expected.corrected:
         figures["corrections"] = likeness(answer, expected.corrected)
     if has_terms:
         length = len(words_in(answer))
-        sound = SHORTEST_ANSWER * expected.length <= length <= LONGEST_ANSWER * expected.length
-        figures["clean"] = float(sound and not terms_of(answer) & expected.terms)
+        is_usual = MIN_LENGTH * expected.length <= length <= MAX_LENGTH * expected.length
+        figures["clean"] = float(is_usual and not terms_of(answer) & expected.terms)
     if expected.praised and not expected.corrected:
         figures["praised"] = likeness(answer, expected.praised)
     return figures
@@ -116,9 +116,11 @@ def measure(answer: str, expected: Expectation, has_terms: bool) -> dict[str, fl
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two policies on held-out questions: the mean of each measure before and after, and the
-    interval of the gain, the mean over the measures of a question. `gain` None: there is nothing to
-    measure by, or too little."""
+    """Two policies on held-out questions.
+
+    `before` and `after` are the means of each measure. `gain` is the interval of the mean gain, of
+    which each question counts the mean over its measures; None if too few questions are measured.
+    """
 
     before: Mapping[str, float]
     after: Mapping[str, float]
@@ -137,12 +139,28 @@ class Comparison:
         return f"held out ({self.questions} questions): {' · '.join(pairs) or 'nothing to measure by'}"
 
 
-def compare(expected: Mapping[str, Expectation], before: Mapping[str, str], after: Mapping[str, str]) -> Comparison:
-    """Compare answers to the same held-out questions, each by its question."""
+def compare(
+    expected: Mapping[str, Expectation],
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    ratings: Sequence[Mapping[str, float]] | None = None,
+) -> Comparison:
+    """Compare answers to the same held-out questions.
+
+    Args:
+        expected: what people want, by question.
+        before: answers of the current policy, by question.
+        after: answers of the new policy, by question.
+        ratings: predicted ratings of both, by question; None measures none.
+    """
     has_terms = any(expectation.terms for expectation in expected.values())
     figures = {
-        question: tuple(measure(answers[question], wanted, has_terms) for answers in (before, after))
-        for question, wanted in expected.items()
+        question: tuple(
+            measure(answers[question], expectation, has_terms)
+            | ({"rating": ratings[side][question]} if ratings else {})
+            for side, answers in enumerate((before, after))
+        )
+        for question, expectation in expected.items()
         if question in before and question in after
     }
     measured = {question: pair for question, pair in figures.items() if pair[0]}
@@ -152,5 +170,5 @@ def compare(expected: Mapping[str, Expectation], before: Mapping[str, str], afte
          for name in TITLES if any(name in pair[side] for pair in measured.values())}
         for side in (0, 1)
     ]  # fmt: skip
-    gain = mean_with_interval(gains) if len(gains) >= FEWEST else None
+    gain = mean_with_interval(gains) if len(gains) >= MIN_QUESTIONS else None
     return Comparison(means[0], means[1], gain, len(measured))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from text2grad.eval.improvement import FEWEST, TITLES
+from text2grad.eval.improvement import MIN_QUESTIONS, TITLES
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.page.runs import Answer, BeforeAfter, Row, RunFolder
 from text2grad.page.words import measure_title
@@ -49,7 +49,7 @@ def _describe_pairs(items: Sequence[BeforeAfter], first: str, last: str) -> str:
         return ""
     old, new = (fmean(side) for side in zip(*values, strict=True))
     change = f"{measure_title(measure)} {_share(measure, old)} → {_share(measure, new)}"
-    if len(values) < FEWEST:
+    if len(values) < MIN_QUESTIONS:
         return f"{len(values)} held-out prompts are too few to compare {last} with {first}: {change}."
     _, low, high = mean_with_interval([after - before for before, after in values])
     verdict = "better" if low > 0 else "worse" if high < 0 else "neither clearly better nor worse"

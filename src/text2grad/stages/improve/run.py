@@ -25,6 +25,7 @@ from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages import Summary
 from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.forecast import Forecast
+from text2grad.stages.improve.judge import ask_judge
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
 from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_atomically, write_json
@@ -79,8 +80,8 @@ class Steps:
             problem = f"{folder} was made from another file, or with other settings"
             raise UserError(problem, "start over with --restart, or set another --run.folder")
         if restart or not self.state:
-            for name in (SFT, f"ppo/{OFFLINE}", "evaluation"):
-                shutil.rmtree(folder / name, ignore_errors=True)
+            for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
+                shutil.rmtree(old, ignore_errors=True)
             self.state = {"identity": identity, "seconds": {}}
         self.forecast = Forecast(expected)
 
@@ -257,7 +258,7 @@ def train(
         )
     for name in (BASE, *plan.steps):
         steps.run(f"evaluate {name}", ["evaluate", name, *with_config], partial(run_evaluate, config, name))
-    comparison, best = _best_policy(run, records, plan)
+    comparison, best = _best_policy(config, run, records, plan)
     print(comparison.line, file=sys.stderr)
     steps.save(**{name: value for name, value in outcome(comparison, best, steps).items() if name != "minutes"})
     # The page opens with the outcome that was just saved.
@@ -304,19 +305,35 @@ def _question_row(example: Example) -> dict[str, Any]:
     return {"id": example.id, "prompt": prompt, "reference": example.reference}
 
 
-def _best_policy(run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[Comparison, str]:
+def _best_policy(config: Config, run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[Comparison, str]:
     """Return the trained policy with the largest gain over the base, the later one of equals."""
+    from text2grad.stages.improve.ratings import has_only_ratings, predict_ratings
+
     questions = {example.id: question_text(example) for example in plan.heldout}
     expected = expectations(records, questions.values())
     answers = {name: _read_answers(run, name, questions) for name in (BASE, *plan.steps)}
-    comparisons = {name: compare(expected, answers[BASE], answers[name]) for name in plan.steps}
+    ratings: dict[str, dict[str, float]] | None = None
+    if has_only_ratings(records):
+        # Likeness to a praised answer of another model says little about new answers.
+        expected = {question: replace(expectation, praised="") for question, expectation in expected.items()}
+        prompts = {question_text(example): example.prompt for example in plan.heldout}
+        pairs = {name: [(prompts[key], text) for key, text in texts.items()] for name, texts in answers.items()}
+        predicted = predict_ratings(run.load_policy(BASE), records, pairs)
+        if predicted is not None:
+            ratings = {name: dict(zip(answers[name], predicted[name], strict=True)) for name in answers}
+    comparisons = {
+        name: compare(expected, answers[BASE], answers[name], [ratings[BASE], ratings[name]] if ratings else None)
+        for name in plan.steps
+    }
 
     def gain(name: str) -> float:
         interval = comparisons[name].gain
         return interval.mean if interval else 0.0
 
     best = max(reversed(plan.steps), key=gain)
-    return comparisons[best], best
+    if not config.evaluate.judge:
+        return comparisons[best], best
+    return ask_judge(config, comparisons[best], plan.heldout, answers[BASE], answers[best]), best
 
 
 def _read_answers(run: RunFolder, name: str, questions: Mapping[str, str]) -> dict[str, str]:
@@ -327,7 +344,8 @@ def _read_answers(run: RunFolder, name: str, questions: Mapping[str, str]) -> di
 def describe_verdict(comparison: Comparison, best: str) -> str:
     """Return a sentence on whether the new policy is better, and which one is kept."""
     if comparison.gain is None:
-        return "too few held-out questions to tell: the old policy is kept, the new ones stay in the run"
+        reason = "too few held-out questions to tell" if comparison.questions else "nothing to measure by"
+        return f"{reason}: the old policy is kept, the new ones stay in the run"
     mean, low, high = comparison.gain
     interval = f"{mean:+.2f} of 1 per question, 95 % interval {low:+.2f} to {high:+.2f}"
     if not comparison.better:
