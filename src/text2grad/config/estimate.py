@@ -2,7 +2,7 @@
 
 Floating point operations are counted from the number of tokens, and divided by the measured speed
 of the machine. The constants were set on SmolLM2-135M; `python benchmarks/improve.py --train RUN`
-prints the minutes of a run beside the estimate. No torch.
+prints estimated and measured minutes. No torch.
 """
 
 from __future__ import annotations

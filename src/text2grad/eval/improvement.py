@@ -34,9 +34,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What people want of the answer to a question.
+    """The answer that people want to a question.
 
-    `corrected` and `praised` are answers, empty if there is none. `length` is the usual number of
+    `corrected` and `praised` are answers, or empty. `length` is the usual number of
     words. `terms` are criticised words that the answer must not repeat.
     """
 
@@ -82,7 +82,7 @@ def terms_of(text: str) -> set[str]:
 
 
 def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[str, Expectation]:
-    """Return what people want of the answer to each held-out question, by the question."""
+    """Return the expectations for each held-out question, by the question."""
     terms = criticised_terms(records)
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
@@ -90,13 +90,13 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
     usual = fmean([len(words_in(record.response)) for record in records] or [0.0])
     expected = {}
     for question in heldout:
-        about = by_question.get(question, [])
-        corrected = next((text for record in about if (text := str(record.meta.get("corrected") or ""))), "")
-        praised = max(about, key=lambda record: record.score or 0.0, default=None)
+        group = by_question.get(question, [])
+        corrected = next((text for record in group if (text := str(record.meta.get("corrected") or ""))), "")
+        praised = max(group, key=lambda record: record.score or 0.0, default=None)
         good = praised.response if praised is not None and (praised.score or 0.0) > 0 else ""
         length = len(words_in(corrected or good)) or usual
-        asked = terms_of(question)
-        expected[question] = Expectation(corrected, good, length, frozenset(t for t in terms if t not in asked))
+        allowed = terms_of(question)
+        expected[question] = Expectation(corrected, good, length, frozenset(t for t in terms if t not in allowed))
     return expected
 
 
@@ -118,8 +118,8 @@ def measure(answer: str, expected: Expectation, has_terms: bool) -> dict[str, fl
 class Comparison:
     """Two policies on held-out questions.
 
-    `before` and `after` are the means of each measure. `gain` is the interval of the mean gain, of
-    which each question counts the mean over its measures; None if too few questions are measured.
+    `before` and `after` are the means of each measure. `gain` is the interval of the mean gain; the
+    gain on a question is the mean over its measures. It is None if too few questions are measured.
     """
 
     before: Mapping[str, float]

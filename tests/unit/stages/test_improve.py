@@ -133,6 +133,7 @@ def test_rows_that_cannot_be_used_are_named_and_left_out(tmp_path: Path) -> None
     assert len(source.records) == 21
     losses = "\n".join(source.imported.losses)
     assert all(f"row {number}" in losses for number in (2, 3, 4, 26))
+    assert "row 26: the same remark as in row 6" in losses
 
 
 def test_people_who_disagree_both_count(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_a_restart_that_is_stopped_early_resumes(tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "_import", stop)
+        patch.setattr(runs, "_write_feedback", stop)
         run_improve(config, path, ImproveOptions(restart=True))
     assert run_improve(config, path, ImproveOptions()).minutes is not None
 

@@ -60,10 +60,10 @@ class Forecast:
 
     def _correct(self, done: float) -> None:
         """Print a total time that has changed; `done` are estimated seconds of finished work."""
-        left = self._pace * max(0.0, 60 * self._expected.minutes - done)
-        total = time.perf_counter() - self._started + left
+        remaining = self._pace * max(0.0, 60 * self._expected.minutes - done)
+        total = time.perf_counter() - self._started + remaining
         noteworthy = max(total, self._stated) >= NOTEWORTHY_SECONDS
         if noteworthy and abs(total - self._stated) > TOLERANCE * self._stated:
             self._stated = total
-            words = f"about {minutes_in_words(total / 60)} in all, {minutes_in_words(left / 60)} left"
+            words = f"about {minutes_in_words(total / 60)} in all, {minutes_in_words(remaining / 60)} left"
             print(f"time, corrected: {words}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Improve a policy with the files that arrive in a folder, night after night."""
+"""Improve a policy every night with the files that have arrived in a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from text2grad.stages.improve.source import ImproveOptions, Source, describe, re
 from text2grad.stages.run_folder import BASE, RunFolder, write_json
 from text2grad.tasks.base import question_key
 
-INBOX, LEARNED, POLICIES = "inbox.json", "learned.jsonl", "policies"
+INBOX, LEARNED_RECORDS, POLICIES = "inbox.json", "learned.jsonl", "policies"
 MAX_POLICIES = 3
 
 
@@ -61,7 +61,7 @@ class InboxSummary(Summary):
 
 @dataclass
 class Inbox:
-    """What a run has taken from its folder, and the policies that came of it (`inbox.json`).
+    """The files that a run has taken from its folder, and its policies (`inbox.json`).
 
     `model` is the base model. `files` has the names of the files by their digest. `policies` are
     folders in the run, the current one last; only the last `MAX_POLICIES` still exist. `heldout`
@@ -76,7 +76,7 @@ class Inbox:
 
     @staticmethod
     def of(folder: Path) -> Inbox:
-        """The inbox of a run folder; an empty one if there is none yet."""
+        """Read the inbox of a run folder; a new run has an empty one."""
         file = folder / INBOX
         return Inbox(folder, **json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Inbox(folder)
 
@@ -156,7 +156,7 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         kept=str(inbox.policy or BASE),
         exit_code=EXIT_SOME_RECORDS_FAILED if skipped else None,
     )
-    earlier = Earlier(_read_records(run.path / LEARNED), inbox.heldout)
+    earlier = Earlier(_read_records(run.path / LEARNED_RECORDS), inbox.heldout)
     plan = _plan(pending, earlier, folder)
     if not plan.steps:
         waiting = f": {len(pending)} records wait for more" if pending else ""
@@ -227,7 +227,7 @@ def _keep(inbox: Inbox, run: RunFolder, best: str, records: Sequence[Feedback], 
     """Make a trained policy the current one; its feedback is not learned again."""
     name = f"{POLICIES}/{len(inbox.policies) + 1}"
     copy_policy(run, best, run.path / name)
-    write_jsonl(run.path / LEARNED, records)
+    write_jsonl(run.path / LEARNED_RECORDS, records)
     inbox.policies.append(name)
     inbox.heldout = [question_key(example) for example in plan.heldout]
     inbox.save()

@@ -1,4 +1,4 @@
-"""Choose the training steps from what people wrote, and hold out questions."""
+"""Choose the training steps by the kind of feedback, and hold out questions."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def predict_ratings(
     ratings = np.array([record.score for record in rated], dtype=np.float64)
     agreement = heldout_correlation(features, ratings, [question_key(record) for record in rated])
     if agreement is None or agreement.low <= 0:
-        found = f"r {agreement.r:.2f} ({agreement.low:.2f} to {agreement.high:.2f})" if agreement else "none"
+        shown = f"r {agreement.r:.2f} ({agreement.low:.2f} to {agreement.high:.2f})" if agreement else "none"
         print(
             "ratings alone cannot judge new answers: correlation of predicted and given ratings on held-out"
-            f" questions: {found}, n {len(rated)}. These could: {CURES}",
+            f" questions: {shown}, n {len(rated)}. These could: {CURES}",
             file=sys.stderr,
         )
         return None

@@ -111,7 +111,7 @@ class Steps:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the state of the steps in a run folder; empty if there is none."""
+    """Return the state of the steps in a run folder; a new run has an empty one."""
     file = folder / STATE
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
