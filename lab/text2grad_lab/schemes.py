@@ -16,5 +16,5 @@ def verdict_signs(critique: Critique, aligned: Aligned, settings: CreditSettings
     """
     sign = int(np.sign(critique.score or 0.0))
     spans = [span.model_copy(update={"label": sign}) for span in critique.spans if span.label and sign]
-    marked = critique.model_copy(update={"spans": tuple(spans)})
-    return credit(marked, aligned, settings.model_copy(update={"scheme": "spans"}))
+    signed = critique.model_copy(update={"spans": tuple(spans)})
+    return credit(signed, aligned, settings.model_copy(update={"scheme": "spans"}))

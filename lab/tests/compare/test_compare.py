@@ -19,8 +19,8 @@ from text2grad_lab.compare import curves
 from text2grad_lab.compare import figures as comparison
 from text2grad_lab.compare import seeds as running
 from text2grad_lab.compare.figures import over_problems
-from text2grad_lab.compare.methods import METHODS, OWN, SHARED, methods_of, works_of
-from text2grad_lab.compare.seeds import Seed, side_by_side
+from text2grad_lab.compare.methods import METHODS, SHARED, TRAINED, methods_of, works_of
+from text2grad_lab.compare.seeds import Seed, run_parallel
 from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
 
 
@@ -33,10 +33,10 @@ def test_every_method_has_its_works(config: Config) -> None:
     def works(*names: str) -> list[str]:
         return list(works_of(methods_of(names, config)))
 
-    assert set(METHODS) == {"base", "sft", "reflection", *OWN}
+    assert set(METHODS) == {"base", "sft", "reflection", *TRAINED}
     assert works("sft") == ["sft", "evaluate sft"]
     assert works("reflection") == ["sft", "annotate", "reward model", "evaluate reflection"]
-    for name in OWN:
+    for name in TRAINED:
         assert works(name)[0] == "sft" and works(name)[-2:] == [name, f"evaluate {name}"]
     before = {name: works(name)[-3] for name in ("text2grad", "scalar_rm", "prm", "dense")}
     assert list(before.values()) == ["reward model", "scalar model", "step model", "token model"]
@@ -44,7 +44,7 @@ def test_every_method_has_its_works(config: Config) -> None:
     names = [name for name in METHODS if name != "base"]
     every = works_of(methods_of(names, config))
     order = list(every)
-    assert len(order) == len(OWN) + len(SHARED) + len(names)
+    assert len(order) == len(TRAINED) + len(SHARED) + len(names)
     for name, work in every.items():
         assert all(order.index(earlier) < order.index(name) for earlier in work.after)
 
@@ -52,7 +52,7 @@ def test_every_method_has_its_works(config: Config) -> None:
 def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, commands: list[list[str]]) -> None:
     config = load_config([find_config("human_qa")], [f"--run.folder={tmp_path}"])
     (seed,) = compare.seeds_of(config, methods_of(["sft", "dpo", "text2grad"], config), [3])
-    side_by_side([seed], 1)
+    run_parallel([seed], 1)
     kept = str(tmp_path / "feedback.jsonl")
     assert [words[0] for words in commands].count("annotate") == 0
     assert next(words for words in commands if words[0] == "import")[1] == kept
@@ -77,7 +77,7 @@ def test_a_recipe_file_is_a_method(config: Config, tmp_path: Path, commands: lis
     methods = methods_of([str(tmp_path / "far.yaml"), "sft"], config)
     assert list(methods) == ["sft", "far"]
     (seed,) = compare.seeds_of(config, methods, [0])
-    side_by_side([seed], 1)
+    run_parallel([seed], 1)
     assert [words[0] for words in commands] == ["sft", "train", "evaluate", "evaluate"]
     words = next(words for words in commands if words[0] == "train")
     assert words[2] == "far" and seed.settings(seed.works["far"]).ppo.gamma == 0.5
@@ -97,7 +97,7 @@ def test_a_method_may_have_settings_of_its_own(config: Config, commands: list[li
     assert (own.credit.scheme, own.ppo.gamma, own.ppo.lr) == ("last_token", 0.5, 1e-3)
     assert (plain.ppo.gamma, plain.ppo.lr) == (config.ppo.gamma, config.ppo.lr)
     assert seed.settings(seed.works[dpo]).extra["dpo"]["beta"] == 0.2
-    side_by_side([seed], 1)
+    run_parallel([seed], 1)
     assert ["train", "--name", run] in [words[:3] for words in commands]
     extent = Extent.of(0, 1, tries=2)
     (tuning,) = tuning_seeds(config, methods_of(names[1:2], config), extent)
@@ -120,7 +120,7 @@ def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None)
     expected = share if share is None else pytest.approx(share)
     assert curves.rollout_shares(both, [0.2, 0.4]) == {"scalar": 1.0, "text2grad": expected}
     assert curves.rollout_shares({"text2grad": ours}, [0.2, 0.4]) == {}
-    drawn = curves.drawn(both, [0.2, 0.4], "held-out pass@1")
+    drawn = curves.draw_curves(both, [0.2, 0.4], "held-out pass@1")
     assert drawn.count("<path") - drawn.count("#e5e5e5") == 6 and ">text2grad" in drawn
 
 
@@ -129,7 +129,7 @@ def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None)
     [
         (["sft", "dop"], {}, "no method 'dop'"),
         (["sft", "mine/my method.yaml"], {}, "'my method' is not a valid run name"),
-        ([], {}, "nothing to compare"),
+        ([], {}, "no methods to compare"),
         (["base"], {}, "no base"),
         (["grpo"], {"rollouts": 12}, "grpo: .*rollouts 12 is not a multiple"),
         (["sft+ppo.gamma=1"], {}, "sft trains nothing"),
@@ -176,15 +176,15 @@ def seed_of(config: Config, number: int, *methods: str) -> Seed:
 def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
+    run_parallel([seed_of(config, 3, "sft", "scalar")], 2)
     run = [words[0] for words in commands]
     assert sorted(run) == ["annotate", "evaluate", "evaluate", "sft", "train", "train-reward"] and run[0] == "sft"
     assert all("--restart" not in words for words in commands)
     commands.clear()
-    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
+    run_parallel([seed_of(config, 3, "sft", "scalar")], 2)
     assert not commands
     slower = config.model_copy(update={"ppo": config.ppo.model_copy(update={"lr": 1e-9})})
-    side_by_side([seed_of(slower, 3, "sft", "scalar")], 1)
+    run_parallel([seed_of(slower, 3, "sft", "scalar")], 1)
     assert sorted(words[0] for words in commands) == ["evaluate", "train"], "what does not depend on it stays"
     assert "--restart" in next(words for words in commands if words[0] == "train")
 
@@ -193,12 +193,12 @@ def test_what_some_records_failed_at_is_used_and_said(
     config: Config, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = seed_of(config, 3, "scalar")
-    side_by_side([seed], 1)
+    run_parallel([seed], 1)
     noted = {name: seed.done(name) for name in seed.works}
     assert all(noted.values())
     assert [name for name, note in noted.items() if note and note["some_records_failed"]] == ["annotate"]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
-    assert "annotate" in line and str(seed.note("annotate").with_suffix(".log")) in line
+    assert "annotate" in line and str(seed.record_file("annotate").with_suffix(".log")) in line
 
 
 def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
@@ -273,7 +273,7 @@ def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
 def test_a_recipe_lies_over_the_settings_of_its_run(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    side_by_side([seed_of(config, 3, "scalar")], 1)
+    run_parallel([seed_of(config, 3, "scalar")], 1)
     words = next(words for words in commands if words[0] == "train")
     written = load_config([Path(words[words.index("--config") + 1])], [])
     assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
@@ -299,15 +299,15 @@ def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_met
     seeds = [seed_of(config, number, *chosen) for number in (3, 4)]
     for _ in range(2):  # the verdict counts again where the reward model is done
         with pytest.raises(
-            UserError, match=r"seed-4: scalar, text2grad: the reward model is not fit.*leave out scalar"
+            UserError, match=r"seed-4: scalar, text2grad: the reward model is not fit.*remove scalar"
         ):
-            side_by_side(seeds, 1)
+            run_parallel(seeds, 1)
     assert sorted({words[0] for words in commands}) == ["annotate", "sft", "train-reward"]
     done = len(commands)
     model = config.critic.reward_model.model_copy(update={"gate": False})
     opened = config.model_copy(update={"critic": config.critic.model_copy(update={"reward_model": model})})
     with pytest.raises(UserError, match="offline failed"):
-        side_by_side([seed_of(opened, number, *chosen) for number in (3, 4)], 1)
+        run_parallel([seed_of(opened, number, *chosen) for number in (3, 4)], 1)
     assert {words[0] for words in commands[done:]} == {"train"}, "nothing that was made depends on the gate"
 
 
@@ -329,11 +329,11 @@ def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
     seed = seed_of(config, 3, "sft", "offline")
     for _ in range(2):
         with pytest.raises(UserError, match="offline failed: out of luck"):
-            side_by_side([seed], 1)
+            run_parallel([seed], 1)
         assert seed.done("annotate") and not seed.done("offline")
     other = config.model_copy(update={"offline": config.offline.model_copy(update={"lr": 1.0})})
     with pytest.raises(UserError, match="offline failed"):
-        side_by_side([seed_of(other, 3, "sft", "offline")], 1)
+        run_parallel([seed_of(other, 3, "sft", "offline")], 1)
     tried = ["--restart" in words for words in commands if "offline" in words]
     assert tried == [False, False, True]
 
@@ -349,7 +349,7 @@ def test_differences_are_paired_by_problem_and_seed() -> None:
 def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
     rates = {"sft": (0.5, 0.25), "text2grad": (0.75, 1.0)}
     seeds = [seed_of(config, number, *rates) for number in (0, 1)]
-    side_by_side(seeds, 1)
+    run_parallel(seeds, 1)
     for number, seed in enumerate(seeds):
         for name, values in rates.items():
             scores = {way: {"p": {"pass": values[number]}, "q": {"pass": 0.0}} for way in ("greedy", "sampled")}
@@ -384,7 +384,7 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
     before = compare.plan_of(config, ["sft", "scalar"], extent)
     assert before["rollouts"] == config.ppo.steps * config.ppo.rollouts
     assert set(map(tuple, (row.values() for row in before["works"].values()))) == {(1, None)}
-    side_by_side(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
+    run_parallel(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
     note = tmp_path / "seed-0" / "done" / "scalar.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "seconds": 30.0}), encoding="utf-8")
     after = compare.plan_of(config, ["sft", "scalar", "grpo"], extent)["works"]

@@ -218,7 +218,7 @@ ASKED = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due o
     ],
 )
 def test_the_judge_of_replies_wants_what_was_asked_and_nothing_else(reply: str, score: float) -> None:
-    assert own_data.judged(ASKED, reply) == pytest.approx(score)
+    assert own_data.score_reply(ASKED, reply) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -226,7 +226,7 @@ def test_the_judge_agrees_with_remarks_whose_phrases_it_does_not_know(seed: int)
     rows = list(own_data.mails(seed))
     assert len({row["prompt"] for row in rows}) == own_data.RECORDS + own_data.HELDOUT
     for row in rows:
-        assert own_data.judged(row["prompt"], row["response"]) == pytest.approx(row["score"], abs=0.01)
+        assert own_data.score_reply(row["prompt"], row["response"]) == pytest.approx(row["score"], abs=0.01)
         assert all(quote in row["response"] for quote in (row["good"], *row["poor"].splitlines()))
         assert row["prompt"].count(row["fact"]) == 1
     assert {row["score"] for row in rows} == {1.0, 0.33, -0.33, -1.0}
@@ -248,7 +248,7 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> 
     assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
     train, heldout = reward_data(RunFolder.of(config))
     assert (len(train), len(heldout)) == (48, 12)
-    right = {own_data.judged(each.prompt[-1].content, each.reference) for each in task.examples("heldout")}
+    right = {own_data.score_reply(each.prompt[-1].content, each.reference) for each in task.examples("heldout")}
     assert (right == {1.0}) == (start == "corrected"), "SFT imitates what was sent, or what should have been"
     assert len(corrections(heldout)) == (12 if start == "corrected" else 0)
 

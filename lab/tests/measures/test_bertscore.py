@@ -13,7 +13,15 @@ from transformers import RobertaConfig, RobertaModel
 
 from published import published
 from text2grad.errors import UserError
-from text2grad_lab.measures.bertscore import KNOWN, EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
+from text2grad_lab.measures.bertscore import (
+    MODELS,
+    EncodedText,
+    Encoder,
+    Match,
+    bert_figures,
+    match_tokens,
+    rescale,
+)
 
 TEXTS = ["the cat sat on the mat", "a dog ran away", "rain", "", "the cat sat"]
 
@@ -53,7 +61,7 @@ def test_by_hand() -> None:
 def test_published_scores_are_rescaled_as_published() -> None:
     """The scores themselves need the weights of roberta-large, which is not tried here."""
     known = published("bertscore_expected", "bertscore_expected.json")
-    _, baseline = KNOWN["roberta-large"]
+    _, baseline = MODELS["roberta-large"]
     for kind in ("no_idf", "idf"):
         raw, told = known[kind], known[f"{kind}_rescaled"]
         for n in range(len(known["cands"])):
@@ -103,7 +111,7 @@ def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
 
 def test_rescaled_figures_name_layer_and_baseline(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Encoder(str(model)).name.endswith("layer 3, baseline none"), "the last"
-    monkeypatch.setitem(KNOWN, str(model), (2, (0.5, 0.5, 0.5)))
+    monkeypatch.setitem(MODELS, str(model), (2, (0.5, 0.5, 0.5)))
     encoder = Encoder(str(model))
     assert encoder.name.endswith("layer 2, baseline 0.5/0.5/0.5")
     figures = bert_figures(encoder, ["rain", "rain"], ["rain", ""])

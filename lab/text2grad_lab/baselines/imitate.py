@@ -85,26 +85,26 @@ def run_imitate(
     records, left_out = read_training_records(source, stage.run)
     if choice.revise:
         refuse_transcripts(records, "a refiner")
-    chosen = chosen_answers(records, choice)
-    if not chosen:
+    best_answers = chosen_answers(records, choice)
+    if not best_answers:
         problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
         raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
     policy = load_policy(stage.run.policy(start))
-    pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
+    pairs = [Pair(record.id, record.prompt, record.response) for record in best_answers]
     if choice.revise:
-        pairs = revision_pairs(records, chosen, revision_prompt(), LocalChat(policy, config.generation, name))
+        pairs = revision_pairs(records, best_answers, revision_prompt(), LocalChat(policy, config.generation, name))
     run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     with run.begin() as options:
         settings = run.config.sft
         floor = LossFloor.of(settings, len(pairs))
         metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
     report_early_end(name, settings, len(pairs), metrics)
-    prompts, answered = (len({question(record) for record in part}) for part in (records, chosen))
+    prompts, prompts_with_answer = (len({question(record) for record in part}) for part in (records, best_answers))
     return ImitationSummary(
         samples=len(records),
         prompts=prompts,
-        imitated=len(chosen),
-        prompts_without=prompts - answered,
+        imitated=len(best_answers),
+        prompts_without=prompts - prompts_with_answer,
         left_out=left_out,
         metrics=metrics,
         out=str(stage.folder / "policy"),

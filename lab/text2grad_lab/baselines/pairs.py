@@ -126,7 +126,7 @@ def reference_of(policy: Policy) -> Any:
 class _DPOTrainer(DPOTrainer):  # type: ignore[misc]
     """TRL's trainer on data that is tokenised already."""
 
-    def _prepare_dataset(self, dataset: Dataset, *rest: object) -> Dataset:
+    def _prepare_dataset(self, dataset: Dataset, *args: object) -> Dataset:
         return dataset
 
 
@@ -233,21 +233,21 @@ def preference_data(config: Config, data: str) -> SplitPairs:
     Raises:
         UserError: all pairs are held out, or answers have several turns.
     """
-    read, beside = read_pairs(data), heldout_beside(data)
+    pairs, heldout_file = read_pairs(data), heldout_beside(data)
     splits = splits_of_task(RunFolder.of(config))
-    heldout_pairs = list(beside.pairs) if beside else []
-    if any(isinstance(side, Transcript) for pair in read.pairs for side in (pair.chosen, pair.rejected)):
+    heldout_pairs = list(heldout_file.pairs) if heldout_file else []
+    if any(isinstance(side, Transcript) for pair in pairs.pairs for side in (pair.chosen, pair.rejected)):
         raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")
     heldout = {_words(pair) for pair in heldout_pairs}
-    for pair in read.pairs:
-        rule = "train" if beside else assign_split(question_text(pair), config.task)
+    for pair in pairs.pairs:
+        rule = "train" if heldout_file else assign_split(question_text(pair), config.task)
         if splits.get(_words(pair), rule) == "heldout":
             heldout.add(_words(pair))
-    train = [pair for pair in read.pairs if _words(pair) not in heldout]
+    train = [pair for pair in pairs.pairs if _words(pair) not in heldout]
     if not train:
-        raise UserError(f"{data}: all {len(read.pairs)} pairs are held out", "lower task.heldout_share")
+        raise UserError(f"{data}: all {len(pairs.pairs)} pairs are held out", "lower task.heldout_share")
     return SplitPairs(
-        train, [pair for pair in read.pairs if _words(pair) in heldout] + heldout_pairs, Counter(read.left_out)
+        train, [pair for pair in pairs.pairs if _words(pair) in heldout] + heldout_pairs, Counter(pairs.left_out)
     )
 
 
@@ -255,9 +255,9 @@ def heldout_beside(data: str) -> Pairs | None:
     """Return the held-out pairs that come with a file or hub data set."""
     path = Path(data)
     name, dot, endings = path.name.partition(".")
-    beside = path.with_name(f"{name}_heldout{dot}{endings}")
+    heldout_path = path.with_name(f"{name}_heldout{dot}{endings}")
     if path.exists():
-        return read_pairs(str(beside)) if beside.is_file() and beside.stat().st_size else None
+        return read_pairs(str(heldout_path)) if heldout_path.is_file() and heldout_path.stat().st_size else None
     return read_pairs(data, split) if (split := hub_data(data).heldout) else None
 
 

@@ -76,15 +76,15 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     records, left_out = read_training_records(source, run)
     refuse_transcripts(records, "refine")
     cases = cases_of(records)
-    chosen = list(first_of_each(cases, settings.answers_per_prompt))
-    if not chosen:
+    selected = list(first_of_each(cases, settings.answers_per_prompt))
+    if not selected:
         raise UserError(f"{source}: no critique of {len(records)} asks for a change", "annotate other answers")
     policy = load_frozen(RunFolder.of(config).policy(start))
     chat = LocalChat(policy, config.generation, start or "sft", make_progress=progress_reporter("revisions"))
-    asked = [case for case in chosen for _ in range(settings.samples)]
-    revisions = revise(chat, revision_prompt(), asked)
+    repeated = [case for case in selected for _ in range(settings.samples)]
+    revisions = revise(chat, revision_prompt(), repeated)
     refused: Counter[str] = Counter(revision.refused for revision in revisions if revision.refused)
-    pairs = zip(asked, revisions, strict=True)
+    pairs = zip(repeated, revisions, strict=True)
     items = [Item(case.example, revision.text, shares_id=True) for case, revision in pairs if not revision.refused]
     if not items:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
@@ -96,7 +96,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     return RefineSummary(
         answers=len(records),
         nothing_to_mend=len(records) - len(cases),
-        answers_revised=len(chosen),
+        answers_revised=len(selected),
         left_out=left_out,
         revisions=len(revisions),
         refused=dict(refused),

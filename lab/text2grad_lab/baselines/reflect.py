@@ -139,13 +139,13 @@ class Reflector:
     def _criticised(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[int, Case]:
         """Return the answers that the critic finds fault with, by index; the critic sees no
         reference."""
-        shown = [Example(id=example.id, prompt=example.prompt) for example in examples]
+        bare_examples = [Example(id=example.id, prompt=example.prompt) for example in examples]
         before = Counter(tokens_used(self.critic))
-        judgements = self.critic.critique(shown, responses)
+        judgements = self.critic.critique(bare_examples, responses)
         for name, count in (Counter(tokens_used(self.critic)) - before).items():
             self.counts.tokens[f"critic_{name}"] += count
         cases = {}
-        for index, (example, judgement) in enumerate(zip(shown, judgements, strict=True)):
+        for index, (example, judgement) in enumerate(zip(bare_examples, judgements, strict=True)):
             if isinstance(judgement, Failure):
                 self.counts.failed += 1
             elif finds_nothing(judgement):

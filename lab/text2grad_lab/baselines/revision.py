@@ -104,8 +104,8 @@ def revision_messages(prompt: str, case: Case, excess: Callable[[Sequence[Messag
     """
     critique = case.critique
     words = "\n".join([critique.text, *(f"- missing: {omission}" for omission in critique.omissions)]).strip()
-    shown = Example(id=case.example.id, prompt=case.example.prompt, meta={"critique": words})
-    return fitted_messages(prompt, shown, case.response, excess)
+    example = Example(id=case.example.id, prompt=case.example.prompt, meta={"critique": words})
+    return fitted_messages(prompt, example, case.response, excess)
 
 
 def refusal_of(revision: str, case: Case, prompt: str) -> Refusal:

@@ -137,20 +137,20 @@ class ScalarCritic:
         fitting = sorted((i for i, row in enumerate(rows) if len(row) <= context), key=lambda i: len(rows[i]))
         scores: list[float | None] = [None] * len(rows)
         for start in range(0, len(fitting), BATCH_SIZE):
-            chosen = fitting[start : start + BATCH_SIZE]
-            self.tokens += sum(len(rows[i]) for i in chosen)
-            for i, score in zip(chosen, self._read([rows[i] for i in chosen]), strict=True):
+            batch = fitting[start : start + BATCH_SIZE]
+            self.tokens += sum(len(rows[i]) for i in batch)
+            for i, score in zip(batch, self._score_batch([rows[i] for i in batch]), strict=True):
                 scores[i] = score
         return scores
 
-    def _read(self, rows: Sequence[Sequence[int]]) -> list[float]:
+    def _score_batch(self, rows: Sequence[Sequence[int]]) -> list[float]:
         padded = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         mask = (torch.arange(padded.shape[1])[None] < lengths[:, None]).long()
         with self._policy.evaluating():
             output = self._model(padded.to(self._policy.device), mask.to(self._policy.device))
-        read: list[float] = output.logits[:, 0].tolist()
-        return read
+        batch_scores: list[float] = output.logits[:, 0].tolist()
+        return batch_scores
 
     def _judgement(self, score: float | None) -> Judgement:
         if score is None:

@@ -21,7 +21,7 @@ _JOINTS = ("and", "but", "or", "so", "because", "while", "which", "although")
 _BREAK = re.compile(
     rf"[.!?;؟؛।॥][\"'”’)\]]*\s+|[。！？；][\"'”’」』）】]*\s*|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*"
 )
-"""Where a step of a text ends: what follows a sentence or a clause."""
+"""The end of a step of a text: after a sentence or a clause."""
 
 
 def is_ultrafeedback(settings: TaskSettings) -> bool:
@@ -47,8 +47,8 @@ def program_steps(program: Program, response: str) -> list[Place]:
     its lines.
     """
     code = parse_code(program.code)
-    own = [code.extent_of(each) for each in code.statements()] if code else _lines(program.code)
-    places = [program.place(start, end) for start, end in own if end > start]
+    extents = [code.extent_of(statement) for statement in code.statements()] if code else _lines(program.code)
+    places = [program.place(start, end) for start, end in extents if end > start]
     return list(_solid(response, _apart(places)))
 
 
@@ -57,7 +57,7 @@ def text_steps(text: str) -> list[Place]:
 
     The rule is a simple one: it also ends a step behind an abbreviation.
     """
-    edges = [0, *(found.end() for found in _BREAK.finditer(text)), len(text)]
+    edges = [0, *(match.end() for match in _BREAK.finditer(text)), len(text)]
     return list(_solid(text, itertools.pairwise(edges)))
 
 
@@ -77,18 +77,18 @@ def own_steps(spans: Sequence[Span]) -> list[Span]:
     by_start = {
         span.start: span for span in sorted(spans, key=lambda span: (span.start, -span.label)) if span.label
     }
-    kept = []
+    steps = []
     for start, end in _apart([(span.start, span.end) for span in by_start.values()]):
         text = by_start[start].text[: end - start].rstrip()
-        kept.append(by_start[start].model_copy(update={"end": start + len(text), "text": text}))
-    return [span for span in kept if span.text]
+        steps.append(by_start[start].model_copy(update={"end": start + len(text), "text": text}))
+    return [span for span in steps if span.text]
 
 
 def _lines(code: str) -> list[Place]:
     """The lines of a program without blank ones and comments."""
     lines = Lines.of(code)
-    found = [lines.extent(number) for number in range(1, len(lines.lines) + 1)]
-    return [(start, end) for start, end in found if end > start and code[start] != "#"]
+    extents = [lines.extent(number) for number in range(1, len(lines.lines) + 1)]
+    return [(start, end) for start, end in extents if end > start and code[start] != "#"]
 
 
 def _apart(places: Sequence[Place]) -> Iterator[Place]:

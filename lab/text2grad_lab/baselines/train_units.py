@@ -60,11 +60,11 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
     """
     refuse_no_steps(config, units)
     left_out = write_labelled(config, units)
-    own = tagger_config(config, units)
-    stage = prepare_training(own, "reward_model", "reward_model", resume, f"unit model of {units}")
+    unit_config = tagger_config(config, units)
+    stage = prepare_training(unit_config, "reward_model", "reward_model", resume, f"unit model of {units}")
     trained = train_reward_model(stage)
     release_memory()  # the trained model is freed before the written one is loaded
-    cases = unit_cases(own, units)
+    cases = unit_cases(unit_config, units)
     figures = unit_report(cases, config.run.seed) if cases else {}
     place = stage.folder / "policy"
     write_json(place / UNITS_FILE, {"units": units, "heldout": figures})

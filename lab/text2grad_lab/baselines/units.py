@@ -67,9 +67,9 @@ class StepCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Judge all responses; a failure stays one."""
-        judged = self.critic.critique(examples, responses)
-        asked = zip(examples, responses, judged, strict=True)
-        return [by_step(judgement, steps_of(example, text), text) for example, text, judgement in asked]
+        judgements = self.critic.critique(examples, responses)
+        triples = zip(examples, responses, judgements, strict=True)
+        return [by_step(judgement, steps_of(example, text), text) for example, text, judgement in triples]
 
 
 def model_folder(settings: UnitModelSettings, run: Path) -> Path:

@@ -52,8 +52,10 @@ def _of_the_hub(row: Row, id: str) -> Example:
 
 
 def _as_published(row: Row, id: str) -> Example:
-    asked = row["question"]
-    return _question(str(row.get("id", id)), required_text(asked, "stem"), asked["choices"], str(row["answerKey"]))
+    question = row["question"]
+    return _question(
+        str(row.get("id", id)), required_text(question, "stem"), question["choices"], str(row["answerKey"])
+    )
 
 
 def _with_options(row: Row, id: str) -> Example:

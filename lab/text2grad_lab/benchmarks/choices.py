@@ -67,12 +67,12 @@ def choose(
         UserError: a question is longer than the policy's context.
     """
     rows: list[Row] = []
-    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, progress), strict=True):
+    for example, likelihoods in zip(examples, _likelihoods(policy, examples, batch_size, progress), strict=True):
         texts: list[str] = example.meta[CHOICES]
-        each = [value / len(text) for value, text in zip(found, texts, strict=True)]
-        chosen = found.index(max(found)), each.index(max(each))
-        scores = {name: float(pick == example.meta[ANSWER]) for name, pick in zip(MEASURES, chosen, strict=True)}
-        rows.append({"id": example.id, "response": texts[chosen[1]], "scores": scores})
+        per_character = [value / len(text) for value, text in zip(likelihoods, texts, strict=True)]
+        choices = likelihoods.index(max(likelihoods)), per_character.index(max(per_character))
+        scores = {name: float(pick == example.meta[ANSWER]) for name, pick in zip(MEASURES, choices, strict=True)}
+        rows.append({"id": example.id, "response": texts[choices[1]], "scores": scores})
     return rows
 
 
@@ -82,29 +82,29 @@ def _likelihoods(
     """log p of each choice of each example. The choices of a question share a pass, and so does its
     text if the model allows it; questions of similar length are read together.
     """
-    asked = [
+    encoded = [
         [_encoded(policy, example.prompt[-1].content, text) for text in example.meta[CHOICES]]
         for example in examples
     ]
-    named = [(example.id, [*a, *b]) for example, pairs in zip(examples, asked, strict=True) for a, b in pairs]
+    named = [(example.id, [*a, *b]) for example, pairs in zip(examples, encoded, strict=True) for a, b in pairs]
     check_lengths(named, policy.context, 0)
-    found: dict[int, list[float]] = {}
+    likelihoods: dict[int, list[float]] = {}
     with policy.evaluating(), policy.reader.sharing(policy.model):
-        for chosen in _in_batches(asked, batch_size):
-            pairs = [pair for i in chosen for pair in asked[i]]
+        for batch_indices in _in_batches(encoded, batch_size):
+            pairs = [pair for i in batch_indices for pair in encoded[i]]
             batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])
-            each = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
-            found |= {i: [next(each) for _ in asked[i]] for i in chosen}
-            progress(len(found))
-    yield from (found[i] for i in range(len(examples)))
+            iterator = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
+            likelihoods |= {i: [next(iterator) for _ in encoded[i]] for i in batch_indices}
+            progress(len(likelihoods))
+    yield from (likelihoods[i] for i in range(len(examples)))
 
 
-def _in_batches(asked: Sequence[Sequence[tuple[list[int], list[int]]]], batch_size: int) -> Iterator[list[int]]:
+def _in_batches(encoded: Sequence[Sequence[tuple[list[int], list[int]]]], batch_size: int) -> Iterator[list[int]]:
     """Indices of questions by length, whole questions of about `batch_size` choices at a time."""
-    order = sorted(range(len(asked)), key=lambda i: max(len(a) + len(b) for a, b in asked[i]))
+    order = sorted(range(len(encoded)), key=lambda i: max(len(a) + len(b) for a, b in encoded[i]))
     batch: list[int] = []
     for i in order:
-        if batch and sum(len(asked[j]) for j in batch) + len(asked[i]) > batch_size:
+        if batch and sum(len(encoded[j]) for j in batch) + len(encoded[i]) > batch_size:
             yield batch
             batch = []
         batch.append(i)
@@ -114,5 +114,5 @@ def _in_batches(asked: Sequence[Sequence[tuple[list[int], list[int]]]], batch_si
 
 def _encoded(policy: Policy, question: str, answer: str) -> tuple[list[int], list[int]]:
     """Ids of the question and of the answer after it, cut where the question alone ends."""
-    first, both = (list(policy.tokenizer(text)["input_ids"]) for text in (question, f"{question} {answer}"))
-    return both[: len(first)], both[len(first) :]
+    first, full = (list(policy.tokenizer(text)["input_ids"]) for text in (question, f"{question} {answer}"))
+    return full[: len(first)], full[len(first) :]

@@ -78,16 +78,16 @@ _TUPLES = "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630
 _LISTS_OF_TUPLES = {63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780}
 _TYPES: tuple[tuple[set[int], Callable[[list[Any]], list[Any]]], ...] = (
     ({int(number) for number in _TUPLES.split()}, _tuples),
-    (_LISTS_OF_TUPLES, lambda given: [_tuples(each) for each in given]),
-    ({75, 413, 444, 753}, lambda given: [_tuples(given[0]), *given[1:]]),
-    ({106, 750}, lambda given: [given[0], tuple(given[1]), *given[2:]]),
-    ({115}, lambda given: [[set(each) if isinstance(each, list) and each else {} for each in given[0]]]),
-    ({124}, lambda given: [float(given[0]), complex(given[1])]),
-    ({250, 307, 405, 446, 617, 720, 763, 808}, lambda given: [tuple(given[0]), *given[1:]]),
-    ({259, 401, 445}, lambda given: [tuple(_tuples(each)) for each in given]),
-    ({278}, lambda given: [tuple(tuple(each) if isinstance(each, list) else each for each in given[0])]),
-    ({722}, lambda given: [{key: tuple(value) for key, value in given[0].items()}, *given[1:]]),
-    ({252}, lambda given: [complex(given[0])]),
-    ({580, 615, 791}, lambda given: [_deep_tuple(each) for each in given]),
+    (_LISTS_OF_TUPLES, lambda arguments: [_tuples(item) for item in arguments]),
+    ({75, 413, 444, 753}, lambda arguments: [_tuples(arguments[0]), *arguments[1:]]),
+    ({106, 750}, lambda arguments: [arguments[0], tuple(arguments[1]), *arguments[2:]]),
+    ({115}, lambda arguments: [[set(item) if isinstance(item, list) and item else {} for item in arguments[0]]]),
+    ({124}, lambda arguments: [float(arguments[0]), complex(arguments[1])]),
+    ({250, 307, 405, 446, 617, 720, 763, 808}, lambda arguments: [tuple(arguments[0]), *arguments[1:]]),
+    ({259, 401, 445}, lambda arguments: [tuple(_tuples(item)) for item in arguments]),
+    ({278}, lambda arguments: [tuple(tuple(item) if isinstance(item, list) else item for item in arguments[0])]),
+    ({722}, lambda arguments: [{key: tuple(value) for key, value in arguments[0].items()}, *arguments[1:]]),
+    ({252}, lambda arguments: [complex(arguments[0])]),
+    ({580, 615, 791}, lambda arguments: [_deep_tuple(item) for item in arguments]),
 )
 """By MBPP's task numbers (evalplus 0.3.1): how JSON's lists become what the function takes."""

@@ -52,9 +52,9 @@ class MTBench(Benchmark):
 def next_turn(example: Example, answers: Sequence[str]) -> Example:
     """The conversation so far, with its answers, up to the user's turn that is answered next."""
     turns = [Message(role="user", content=text) for text in example.meta[TURNS][: len(answers) + 1]]
-    said = [Message(role="assistant", content=text) for text in answers]
-    both = [turn for pair in zip(turns, said, strict=False) for turn in pair]
-    return example.model_copy(update={"prompt": (*both, turns[len(answers)])})
+    replies = [Message(role="assistant", content=text) for text in answers]
+    messages = [turn for pair in zip(turns, replies, strict=False) for turn in pair]
+    return example.model_copy(update={"prompt": (*messages, turns[len(answers)])})
 
 
 def read_answers(path: Path, questions: Iterable[Example]) -> dict[str, list[str]]:
@@ -63,20 +63,22 @@ def read_answers(path: Path, questions: Iterable[Example]) -> dict[str, list[str
     Raises:
         UserError: a row is no such answer, or of another question; or a question has none.
     """
-    known = {example.id: len(example.meta[TURNS]) for example in questions}
+    turn_counts = {example.id: len(example.meta[TURNS]) for example in questions}
     keys = frozenset({"question_id", "choices"})
-    found = dict(convert_rows(read_rows(path), path, keys, lambda row, _: [_answer(row, known)], "MT-Bench answer"))
-    missing = [id for id in known if id not in found]
+    answers = dict(
+        convert_rows(read_rows(path), path, keys, lambda row, _: [_answer(row, turn_counts)], "MT-Bench answer")
+    )
+    missing = [id for id in turn_counts if id not in answers]
     if missing:
         raise UserError(f"{path} has no answer to question {missing[0]}", "answer all, or set --task.limit")
-    return found
+    return answers
 
 
-def _answer(row: Row, known: Mapping[str, int]) -> tuple[str, list[str]]:
+def _answer(row: Row, turn_counts: Mapping[str, int]) -> tuple[str, list[str]]:
     id, turns = str(row["question_id"]), row["choices"][0]["turns"]
-    if id not in known:
+    if id not in turn_counts:
         raise ValueError(f"{id!r} is not a question of this MT-Bench: an answer file of another task?")
-    return id, _texts(turns, known[id])
+    return id, _texts(turns, turn_counts[id])
 
 
 def _references(path: Path) -> dict[str, list[str]]:

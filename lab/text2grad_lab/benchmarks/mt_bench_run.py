@@ -81,10 +81,10 @@ def answer_turns(policy: Policy, questions: Sequence[Example], config: Config) -
     answers: dict[str, list[str]] = {example.id: [] for example in questions}
     for turn in range(max(len(example.meta[TURNS]) for example in questions)):
         for temperature in sorted({_temperature(example) for example in questions}):
-            asked = [e for e in questions if _temperature(e) == temperature and turn < len(e.meta[TURNS])]
+            current = [e for e in questions if _temperature(e) == temperature and turn < len(e.meta[TURNS])]
             generation = config.generation.model_copy(update={"temperature": temperature})
-            texts = sample(policy, [next_turn(e, answers[e.id]) for e in asked], generation)
-            for example, (_, text) in zip(asked, texts, strict=True):
+            texts = sample(policy, [next_turn(e, answers[e.id]) for e in current], generation)
+            for example, (_, text) in zip(current, texts, strict=True):
                 answers[example.id].append(text)
     return answers
 
@@ -109,8 +109,8 @@ def _rated(
         answers=str(place),
         judgements=str(judgements),
     )
-    said = [{"id": id, "response": "\n\n".join(turns), "scores": {}} for id, turns in answers.items()]
-    RunFolder.of(config).write_results(name, summary.as_dict(), said)
+    answer_rows = [{"id": id, "response": "\n\n".join(turns), "scores": {}} for id, turns in answers.items()]
+    RunFolder.of(config).write_results(name, summary.as_dict(), answer_rows)
     return summary
 
 

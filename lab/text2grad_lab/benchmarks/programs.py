@@ -111,8 +111,8 @@ def _plus(row: Row, fallback_id: str) -> Example:
         return example
     # MBPP's prompt is a docstring that ends with an assertion, and no beginning of a program.
     question, _, check = start.strip().strip('"').strip().partition("\nassert ")
-    shown = f"\n\nYour code must satisfy:\nassert {check.strip()}" if check else ""
-    prompt = (Message(role="user", content=question.strip() + shown),)
+    note = f"\n\nYour code must satisfy:\nassert {check.strip()}" if check else ""
+    prompt = (Message(role="user", content=question.strip() + note),)
     return example.model_copy(update={"prompt": prompt, "meta": {**example.meta, "question": question.strip()}})
 
 

@@ -49,20 +49,19 @@ def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
         ]
 
     rows = convert_rows(read_rows(folder / PROMPTS), folder / PROMPTS, keys, convert, "judge prompt")
-    found = {prompt.name: prompt for prompt in rows}
-    wanted = [f"single{math}-v1{turns}" for math in ("", "-math") for turns in ("", "-multi-turn")]
-    if missing := [name for name in wanted if name not in found]:
+    prompts_by_name = {prompt.name: prompt for prompt in rows}
+    names = [f"single{math}-v1{turns}" for math in ("", "-math") for turns in ("", "-multi-turn")]
+    if missing := [name for name in names if name not in prompts_by_name]:
         raise UserError(f"{folder / PROMPTS} has no prompt {missing[0]!r}", "take FastChat's file")
-    return found
+    return prompts_by_name
 
 
 def rating_messages(
     prompts: Mapping[str, JudgePrompt], example: Example, answers: Sequence[str]
 ) -> tuple[JudgePrompt, list[Message]]:
-    """What the judge is shown of the last of `answers` (one: the first turn, two: the second), and
-    by which prompt.
+    """Return the judge's prompt and messages for the last turn in `answers`.
 
-    Holes are filled in one pass: a brace in an answer stays as it is.
+    Placeholders are filled in one pass, so braces in an answer are left unchanged.
     """
     kind = "single-math-v1" if example.meta[REFERENCES] else "single-v1"
     prompt = prompts[f"{kind}-multi-turn" if len(answers) > 1 else kind]
@@ -70,16 +69,16 @@ def rating_messages(
     columns = {"question": example.meta[TURNS], "answer": answers, "ref_answer": example.meta[REFERENCES]}
     for name, texts in columns.items():
         filling |= {f"{name}_{number}": text for number, text in enumerate(texts, start=1)}
-    shown = _HOLE.sub(lambda hole: filling.get(hole[1], ""), prompt.template)
-    return prompt, [Message(role="system", content=prompt.system), Message(role="user", content=shown)]
+    text = _HOLE.sub(lambda hole: filling.get(hole[1], ""), prompt.template)
+    return prompt, [Message(role="system", content=prompt.system), Message(role="user", content=text)]
 
 
 def rating_of(answer: Answer | str) -> float | None:
     """The rating that a judge gave, the first in [[...]], else in [...]; None where it gave none
     from 0 to 10."""
     text = answer.text if isinstance(answer, Completion) else answer if isinstance(answer, str) else ""
-    said = next((match for pattern in _RATINGS if (match := pattern.search(text))), None)
-    rating = float(said[1]) if said else None
+    rating_match = next((match for pattern in _RATINGS if (match := pattern.search(text))), None)
+    rating = float(rating_match[1]) if rating_match else None
     return rating if rating is not None and rating <= 10 else None
 
 
@@ -95,9 +94,13 @@ def rate(
         Rows in the shape of FastChat's `model_judgment`, with the question's `category`; `score` is
         -1 where the judge gave no rating.
     """
-    turns = [(each, list(answers[each.id][:n])) for each in examples for n in range(1, 1 + len(answers[each.id]))]
-    asked = [rating_messages(prompts, *turn) for turn in turns]
-    said = chat.complete([messages for _, messages in asked])
+    turns = [
+        (example, list(answers[example.id][:n]))
+        for example in examples
+        for n in range(1, 1 + len(answers[example.id]))
+    ]
+    requests = [rating_messages(prompts, *turn) for turn in turns]
+    replies = chat.complete([messages for _, messages in requests])
     return [
         {
             "question_id": example.id,
@@ -108,7 +111,7 @@ def rate(
             "score": FAILED if (rating := rating_of(answer)) is None else rating,
             "turn": len(so_far),
         }
-        for (example, so_far), (prompt, messages), answer in zip(turns, asked, said, strict=True)
+        for (example, so_far), (prompt, messages), answer in zip(turns, requests, replies, strict=True)
     ]
 
 
@@ -127,5 +130,7 @@ def means(judgements: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             continue
         for name in ("mt_bench", f"turn_{row['turn']}", *filter(None, [row.get("category")])):
             ratings[name].append(float(row["score"]))
-    shares = {name: mean(each) for name, each in sorted(ratings.items(), key=lambda pair: pair[0] != "mt_bench")}
+    shares = {
+        name: mean(values) for name, values in sorted(ratings.items(), key=lambda pair: pair[0] != "mt_bench")
+    }
     return {**shares, "judged": float(len(ratings["mt_bench"])), "judge_failed": float(failed)}

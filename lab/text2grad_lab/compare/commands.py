@@ -19,23 +19,23 @@ COMPARED = ["sft", "scalar", "grpo", "text2grad"]
 
 @command("compare")
 class Compare(Stage, ConfiguredCommand):
-    """Compare methods on one task, from the same feedback.
+    """Compare methods on one task with the same feedback.
 
-    For every seed, what methods share is made once (SFT, critiques, reward model, pairs); each
-    method then trains with the same prompts and rollouts and is measured on the same held-out
-    problems. One table: means with bootstrap intervals over problems, differences to text2grad
-    paired by problem, and costs. Run the same command again to continue where it was stopped. With
-    --tries every method first chooses its learning rate: that of the configuration, and the same
-    multiples of it for all. Runs that diverge are not stopped (ppo.max_kl) but measured, and those
-    that end below SFT are named as collapsed. Where the feedback is people's (task.data imported),
-    all methods learn from what import wrote to <run.folder>/feedback.jsonl.
+    Shared work (SFT, critiques, reward model, pairs) is done once per seed. Each method then trains
+    with the same prompts and number of rollouts, and is measured on the same held-out problems. The
+    table shows means with bootstrap intervals over problems, differences to text2grad paired by
+    problem, and costs. Run the same command again to resume. With --tries the learning rate of
+    every method is tuned first: all methods try the same multiples of the configured rate. Runs
+    that diverge are not stopped (ppo.max_kl) but measured, and those that end below SFT are listed
+    as collapsed. With people's feedback (task.data imported), all methods learn from the records
+    that import wrote to <run.folder>/feedback.jsonl.
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf
     (SFT on refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict),
     scalar_rm (PPO on a reward model of pairs), prm (on one of steps), dense (on one of tokens),
-    grpo, paper, text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
-    Any of them may have settings of its own: text2grad+ppo.gamma=1+ppo.kl=full. Lay
-    text2grad_lab:baselines over a preset for the settings of the baselines.
+    grpo, paper, text2grad. A recipe file (mine.yaml) is PPO with that recipe over the
+    configuration. A method may have further settings: text2grad+ppo.gamma=1+ppo.kl=full. Add
+    --config text2grad_lab:baselines to a preset for the settings of the baselines.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ class Compare(Stage, ConfiguredCommand):
 
     methods: list[str] = option("--methods NAME ...", "sft, scalar, grpo, dpo, text2grad, ...", COMPARED)
     seeds: int = option("--seeds", "Repeat with this many seeds.", 3, min=1)
-    at_once: int | None = option("--at-once N", "Commands side by side. [default: cores]", min=1)
+    at_once: int | None = option("--at-once N", "Number of parallel commands. [default: cores]", min=1)
     tries: int = option("--tries", "Rates tried for each method, on a seed not in the table.", 1, min=1, max=5)
     measure: str | None = option(
         "--measure NAME", "Compare by this measure of the task. [default: pass, rouge_l, or its first]"
@@ -61,7 +61,7 @@ class Compare(Stage, ConfiguredCommand):
 
         extent = Extent.of(config.run.seed, self.seeds, self.tries)
         at_once = self.at_once or os.cpu_count() or 1
-        names = [name for given in self.methods for name in given.split(",")]
+        names = [name for listed in self.methods for name in listed.split(",")]
         if self.plan:
             return Work(partial(compare.plan_of, config, names, extent), _show_plan)
         run = partial(compare.run_compare, config, names, extent, at_once, self.measure)
@@ -69,10 +69,10 @@ class Compare(Stage, ConfiguredCommand):
 
 
 def _show_plan(plan: Mapping[str, Any]) -> None:
-    """Print what is left, a line for each kind of command."""
+    """Print the remaining work, a line per kind of command."""
     for name, work in plan["works"].items():
-        each = "" if work["seconds"] is None else f", {work['seconds']:.0f} s each"
-        typer.echo(f"{name}: {work['left']} to run{each}", err=True)
+        seconds = "" if work["seconds"] is None else f", {work['seconds']:.0f} s each"
+        typer.echo(f"{name}: {work['left']} to run{seconds}", err=True)
     typer.echo(f"rollouts of PPO: {plan['rollouts']:,}", err=True)
 
 

@@ -1,5 +1,4 @@
-"""Held-out curves of a comparison, as numbers and as a figure, and the rollouts that a method
-needs."""
+"""Held-out curves of a comparison as numbers and as SVG, and the rollouts that methods need."""
 
 from __future__ import annotations
 
@@ -17,18 +16,17 @@ from text2grad_lab.compare.seeds import Seed
 COLOURS = ("#0b6e4f", "#b3541e", "#3a5ba0", "#8a4f9e", "#777777", "#bbbbbb", "#c9a227", "#2a9d8f")
 Point = Mapping[str, float]
 Curves = Mapping[str, Sequence[Sequence[Point]]]
-"""Method -> seed -> points."""
+"""Points by method and seed."""
 
 
 def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[Point]]]:
-    """The held-out curves (`ppo.heldout_every`) of each method that has them, a list of points per
-    seed.
+    """Return the held-out curves (`ppo.heldout_every`) by method, a list of points per seed.
 
-    A point has the rollouts and seconds so far, without those of measuring, and the measure of each
-    way to answer.
+    A point has the rollouts and seconds so far, without evaluation, and the measure of greedy and
+    of sampled answers.
     """
-    every = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
-    return {name: curves for name, curves in every.items() if any(curves)}
+    by_method = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
+    return {name: curves for name, curves in by_method.items() if any(curves)}
 
 
 def _points(seed: Seed, name: str, measure: str) -> Iterator[Point]:
@@ -42,11 +40,10 @@ def _points(seed: Seed, name: str, measure: str) -> Iterator[Point]:
 
 
 def rollout_shares(curves: Curves, starts: Sequence[float]) -> dict[str, float | None]:
-    """Return the share of scalar PPO's rollouts after which each method has scalar PPO's last
-    sampled measure.
+    """Return the share of scalar PPO's rollouts that each method needs for its last measure.
 
-    Mean over the seeds, whose SFT policies have `starts`; None if a seed never reaches it. Without
-    scalar PPO: {}.
+    The share is a mean over seeds, whose SFT policies have the measures `starts`; None if a seed
+    never reaches the measure. The result is empty without scalar PPO.
     """
     shares: dict[str, float | None] = {}
     for name, by_seed in curves.items() if "scalar" in curves else ():
@@ -61,8 +58,7 @@ def rollout_shares(curves: Curves, starts: Sequence[float]) -> dict[str, float |
 
 
 def rollouts_to(start: float, curve: Sequence[Point], rate: float) -> float | None:
-    """Rollouts after which the curve first reaches `rate`, straight lines between measurements;
-    None: never."""
+    """Return the rollouts at which the interpolated curve first reaches `rate`; None: never."""
     points = [(0.0, start), *((point["rollouts"], point["sampled"]) for point in curve)]
     if start >= rate:
         return 0.0
@@ -72,9 +68,8 @@ def rollouts_to(start: float, curve: Sequence[Point], rate: float) -> float | No
     return None
 
 
-def drawn(curves: Curves, starts: Sequence[float], title: str) -> str:
-    """The sampled measure over the rollouts as an SVG document: seeds thin and pale, their mean
-    bold."""
+def draw_curves(curves: Curves, starts: Sequence[float], title: str) -> str:
+    """Return the sampled measure over rollouts as SVG: seeds thin and pale, their mean bold."""
     lines = [line for name, by_seed in curves.items() for line in _lines(METHODS.get(name, name), by_seed, starts)]
     return svg(lines, f"{title}, sampled", "rollouts")
 
@@ -91,7 +86,7 @@ def _lines(title: str, by_seed: Sequence[Sequence[Point]], starts: Sequence[floa
 
 
 def svg(lines: Sequence[Line], title: str, x_title: str) -> str:
-    """The curves as an SVG document; thin ones (single seeds) are drawn pale behind the others.
+    """Return the curves as an SVG document; thin curves (single seeds) are pale.
 
     Raises:
         ValueError: no curve has a finite point.
@@ -109,8 +104,8 @@ def svg(lines: Sequence[Line], title: str, x_title: str) -> str:
     for tick in drawn.y_ticks:
         parts.append(f'<path d="M{LEFT} {tick.at}H{WIDTH - RIGHT}" stroke="#e5e5e5"/>')
         parts.append(f'<text x="{LEFT - 4}" y="{tick.at + 3}" text-anchor="end">{tick.text}</text>')
-    shown = [line for line in lines if line.points]
-    for line, path in zip(shown, drawn.paths, strict=True):
+    with_points = [line for line in lines if line.points]
+    for line, path in zip(with_points, drawn.paths, strict=True):
         look = 'stroke-width=".7" opacity=".35"' if line.thin else 'stroke-width="1.8"'
         parts.append(f'<path d="{path.data}" fill="none" stroke="{colour[line.name]}" {look}/>')
     bold = [line.name for line in lines if not line.thin and line.points]

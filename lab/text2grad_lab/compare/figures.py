@@ -1,5 +1,4 @@
-"""The figures of a comparison: the mean of each method, its difference to text2grad, intervals, and
-costs."""
+"""The figures of a comparison: means, differences to text2grad, intervals, and costs."""
 
 from __future__ import annotations
 
@@ -30,104 +29,110 @@ from text2grad_lab.compare.seeds import Seed
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
-"""A way to answer that is measured only where there are temperatures to choose from."""
+"""Sampling at the best temperature, measured only with `evaluate.temperatures`."""
 REFLECTED = "sft_reflect"
 """The name of the reflecting policy in results."""
-WHO = ("policy", "critic")
+MODELS = ("policy", "critic")
 SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
 def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
-    """For each method the mean of the sampled measure with its interval, the seeds, and the paired
-    difference to text2grad; the same of greedy answers and of those at its best temperature; its
-    costs beyond the shared work."""
+    """Return the figures of each method.
+
+    They are the mean of the sampled measure with its interval, the values by seed, and the paired
+    difference to text2grad; the same for greedy answers and for the best temperature; and the costs
+    beyond shared work.
+    """
     scores = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
     return {name: _row(name, scores, seeds) for name in methods}
 
 
 def metrics_of(seed: Seed, method: str) -> list[dict[str, Any]]:
-    """The metrics of the steps of a method's run; none of a method that trains nothing."""
+    """Return the metrics of the steps of a method's run; empty if it trains nothing."""
     folder = seed.folder / method if method in SHARED else seed.folder / "ppo" / method
     return read_metrics(folder / "metrics.jsonl")
 
 
 def times_of(methods: Methods, seeds: Sequence[Seed]) -> dict[str, dict[str, float]]:
-    """The seconds of a step of each PPO run by phase, over all seeds, and relative to scalar
-    PPO."""
+    """Return the seconds per step of PPO runs, by phase and relative to scalar PPO."""
     return times.seconds_a_step(
         {name: [row for seed in seeds for row in metrics_of(seed, name)] for name in methods}
     )
 
 
 Scores = dict[str, dict[str, float]]
-"""Way -> problem -> its mean measure."""
+"""The mean measure by way to answer and problem."""
 
 
 def scores_of(seed: Seed, method: str, measure: str) -> Scores:
-    """The measure of a policy of a seed on each problem.
+    """Return the measure of a seed's policy on each problem.
 
     Raises:
         UserError: none of its answers has the measure.
     """
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
     file = seed.folder / "evaluation" / results_folder_name(seed.config.task) / f"{policy}{SCORES}"
-    every: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text(encoding="utf-8"))
-    ways = (way for way in (*WAYS, BEST) if way in every)
-    scores = {way: {key: each[measure] for key, each in every[way].items() if measure in each} for way in ways}
+    data: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text(encoding="utf-8"))
+    ways = (way for way in (*WAYS, BEST) if way in data)
+    scores = {way: {id: row[measure] for id, row in data[way].items() if measure in row} for way in ways}
     if without := [way for way, values in scores.items() if not values]:
         problem = f"no {without[0]} answer of {method} in {seed.folder.name} has the measure {measure!r}"
-        raise UserError(problem, "return it for every answer from the task's scores(), or take another --measure")
+        raise UserError(problem, "return it for every answer from the task's scores(), or choose another --measure")
     return scores
 
 
 def _row(name: str, scores: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
-    own, ours = scores[name], scores.get(OURS)
+    by_seed, text2grad_scores = scores[name], scores.get(OURS)
     row: dict[str, Any] = {}
-    for way in (*WAYS, *([BEST] if all(BEST in each for each in own) else [])):
-        by_seed = [fmean(each[way].values()) for each in own]
-        whole = mean_with_interval(over_problems(own, way))
-        row[way] = {"metric": fmean(by_seed), "interval": [whole.low, whole.high], "seeds": by_seed}
-        if ours and name != OURS:
-            apart = mean_with_interval(over_problems(own, way, ours))
-            row[way] |= {"difference": apart.mean, "difference_interval": [apart.low, apart.high]}
+    for way in (*WAYS, *([BEST] if all(BEST in seed_scores for seed_scores in by_seed) else [])):
+        means = [fmean(seed_scores[way].values()) for seed_scores in by_seed]
+        measure = mean_with_interval(over_problems(by_seed, way))
+        row[way] = {"metric": fmean(means), "interval": [measure.low, measure.high], "seeds": means}
+        if text2grad_scores and name != OURS:
+            difference = mean_with_interval(over_problems(by_seed, way, text2grad_scores))
+            row[way] |= {"difference": difference.mean, "difference_interval": [difference.low, difference.high]}
     return {**row.pop("sampled"), **row, **cost_of(name, seeds)}
 
 
-def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
-    """The mean of each problem over the seeds that have it, of the measure or of its difference to
-    `other`."""
+def over_problems(by_seed: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
+    """Return the mean over seeds of each problem's measure, or of its difference to `other`."""
     values: dict[str, list[float]] = {}
-    for number, scores in enumerate(own):
+    for number, scores in enumerate(by_seed):
         baseline = other[number][way] if other else dict.fromkeys(scores[way], 0.0)
         for problem in filter(baseline.__contains__, scores[way]):
             values.setdefault(problem, []).append(scores[way][problem] - baseline[problem])
-    return [fmean(each) for each in values.values()]
+    return [fmean(differences) for differences in values.values()]
 
 
 def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
-    """Means over the seeds: `SPENT` and seconds of a method alone, seconds and criticised answers
-    of the work it shares; and the largest peak of all its commands."""
+    """Return the mean costs of a method, and of the work that it shares.
+
+    `SPENT` and `seconds` belong to the method alone, `shared_*` to shared work; `peak_mb` is the
+    maximum over all commands.
+    """
     works = seeds[0].with_those_before(f"evaluate {name}")
-    notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
+    results = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
 
     def seconds(keys: Callable[[str], bool]) -> float:
-        return round(fmean(sum(each[key].get("seconds", 0.0) for key in each if keys(key)) for each in notes), 1)
+        return round(fmean(sum(done[key].get("seconds", 0.0) for key in done if keys(key)) for done in results), 1)
 
     return {
-        **{key: fmean(each[key] for each in spent) for key in SPENT},
-        "shared_answers": fmean(_answers(seed, works) for seed in seeds),
+        **{key: fmean(counts[key] for counts in spent) for key in SPENT},
+        "shared_answers": fmean(_count_judged(seed, works) for seed in seeds),
         "seconds": seconds(lambda key: key == name or key == f"evaluate {REFLECTION}"),
         "shared_seconds": seconds(lambda key: key in SHARED and key != name),
-        "peak_mb": max(each[key].get("peak_mb", 0.0) for each in notes for key in each),
+        "peak_mb": max(done[key].get("peak_mb", 0.0) for done in results for key in done),
     }
 
 
 def _spent(seed: Seed, method: str) -> Counter[str]:
-    """`SPENT` of a method: while it trains, or (reflection) while it answers."""
+    """Return `SPENT` of a method: during training, or for reflection, while answering."""
     if method == REFLECTION:
         results = RunFolder.of(seed.config).read_results(REFLECTED)
-        tokens = {who: sum(results.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
+        tokens = {
+            model: sum(results.get(f"{model}_{way}put_tokens", 0) for way in ("in", "out")) for model in MODELS
+        }
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
     rows = metrics_of(seed, method)
     sampling = [row for row in rows if "response_length" in row]
@@ -140,26 +145,25 @@ def _spent(seed: Seed, method: str) -> Counter[str]:
     )
 
 
-def _answers(seed: Seed, works: Mapping[str, Work]) -> int:
-    """Answers that a critic judged before the training of a method."""
+def _count_judged(seed: Seed, works: Mapping[str, Work]) -> int:
+    """Count the answers that a critic judged before a method was trained."""
     files = {"annotate": "feedback.jsonl", "refine": "refined.jsonl"}
     return sum((seed.folder / file).read_bytes().count(b"\n") for work, file in files.items() if work in works)
 
 
 def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator[str]:
-    """The runs that ended below the SFT policy of their seed, sampled, where that is in the
-    table."""
+    """Yield the runs that ended below the SFT policy of their seed (sampled answers)."""
     if "sft" not in methods:
         return
     for seed in seeds:
         start = fmean(scores_of(seed, "sft", measure)["sampled"].values())
-        for name, own in methods.items():
-            if own is not NOTHING and fmean(scores_of(seed, name, measure)["sampled"].values()) < start:
+        for name, work in methods.items():
+            if work is not NOTHING and fmean(scores_of(seed, name, measure)["sampled"].values()) < start:
                 yield f"{name} {seed.config.run.seed}"
 
 
 def signs_of(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A warning where text2grad is below scalar PPO, beyond chance (`page.signs`)."""
+    """Yield warnings that text2grad is significantly below scalar PPO (`page.signs`)."""
     for name in (name for name in times.SCALAR if "difference" in rows.get(name, {})):
         yield from signs.scalar_warnings(
             OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"]
@@ -178,28 +182,28 @@ HEAD = ("method", "sampled", "95 %", "greedy", "best temperature", "difference t
 
 
 def cells_of(figures: Mapping[str, Any]) -> list[list[str]]:
-    """The table under `HEAD`, a row for each method."""
+    """Return the table under `HEAD`, a row per method."""
     return [_cells(METHODS.get(name, name), row) for name, row in figures["methods"].items()]
 
 
 def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
-    apart = "–"
+    difference = "–"
     if "difference" in row:
-        apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
+        difference = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
     best = f"{row[BEST]['metric']:.3f}" if BEST in row else "–"
     measures = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}", best]
-    return [title, *measures, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
+    return [title, *measures, difference, *(f"{row[key]:,.0f}" for key in COSTS)]
 
 
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(HEAD), _line(["---"] * len(HEAD))]
     lines += map(_line, cells_of(figures))
     if shares := {name: share for name, share in figures.get("rollout_shares", {}).items() if share is not None}:
         reached = ", ".join(f"{METHODS.get(name, name)} {share:.3f}" for name, share in shares.items())
         lines += ["", f"share of scalar PPO's rollouts to its last sampled measure: {reached}"]
-    if taken := times.time_rows(figures.get("times", {}), METHODS):
-        lines += ["", _line(times.HEAD), _line(["---"] * len(times.HEAD)), *map(_line, taken)]
+    if rows := times.time_rows(figures.get("times", {}), METHODS):
+        lines += ["", _line(times.HEAD), _line(["---"] * len(times.HEAD)), *map(_line, rows)]
     return "\n".join([*lines, *(f"\nwarning: {line}" for line in figures.get("signs", ()))]) + "\n"
 
 

@@ -1,5 +1,4 @@
-"""The commands of every method, the commands that methods share, and the settings that each command
-reads."""
+"""The commands of every method, shared commands, and the settings that each command reads."""
 
 from __future__ import annotations
 
@@ -23,12 +22,16 @@ OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 
 @dataclass(frozen=True)
 class Work:
-    """One command of a seed: its words, what is laid over the configuration, and the works it waits
-    for.
+    """One command of a seed.
 
-    `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the
-    works before it. `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether
-    the command has --restart.
+    Attributes:
+        words: the command line.
+        recipe: a configuration file laid over the configuration.
+        after: the works that have to be done first.
+        reads: the sections that it depends on, besides `COMMON` and those of earlier works.
+        rate: the setting that is tuned, multiplied by `factor`.
+        restart: true if the command has --restart.
+        settings: options laid over the recipe.
     """
 
     words: tuple[str, ...]
@@ -41,12 +44,12 @@ class Work:
     settings: tuple[str, ...] = ()
 
     def laid_over(self, config: Config) -> Config:
-        """Return the configuration with the recipe and the settings of this work."""
+        """Return the configuration with the work's recipe and settings."""
         return with_recipe(config, self.recipe, self.settings) if self.recipe or self.settings else config
 
     @property
     def trains_by_sampling(self) -> bool:
-        """Whether it is a run of PPO, which takes rollouts."""
+        """True for PPO runs, which sample rollouts."""
         return self.words[0] == "train" and "--offline" not in self.words
 
 
@@ -71,12 +74,12 @@ SHARED = {
         ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("extra",), restart=False
     ),
 }
-"""Works that methods share, made once per seed."""
+"""Works that methods share, done once per seed."""
 ANNOTATE, IMPORT = "annotate", "import"
 
 
 def ppo_run(name: str, recipe: str = "") -> Work:
-    """A run of PPO with this recipe."""
+    """Return a PPO run with a recipe."""
     return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo", "extra"), "ppo.lr")
 
 
@@ -89,8 +92,8 @@ PPO = {
     **{name: name for name in ("scalar", "grpo", "paper")},
     **{name: f"text2grad_lab:{name}" for name in ("scalar_rm", "prm", "dense")},
 }
-"""The recipes of runs of PPO."""
-OWN = {
+"""The recipes of PPO runs."""
+TRAINED = {
     **{name: ppo_run(name, recipe) for name, recipe in PPO.items()},
     OURS: ppo_run(OURS),
     "dpo": Work(
@@ -106,8 +109,8 @@ OWN = {
     "rejection": _imitating("rejection", FEEDBACK, "annotate"),
     "ilf": _imitating("ilf", REFINED, "refine"),
 }
-"""The command of each method that trains a policy, which has the name of the method. A run of PPO
-waits for the model that its critic is, where it is one (`methods_of`)."""
+"""The command of each method that trains a policy, which is named after the method. A PPO run also
+waits for the model of its critic, if any (`methods_of`)."""
 MODELS = {"reward_model": REWARD_MODEL, "scalar_model": "scalar model"}
 UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
@@ -127,69 +130,67 @@ METHODS = {
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
-"""The names that `--methods` takes, in the order of the table, with its titles. `base` is the model
-that SFT starts from; `reflection` trains nothing."""
+"""The methods that `--methods` accepts, in the order of the table, with their titles. `base` is the
+model that SFT starts from; `reflection` trains nothing."""
 WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", REWARD_MODEL)}
-"""Methods without a command of their own, and the shared ones that they need."""
+"""Methods that train nothing further, and the shared works that they need."""
 
-KNOWN = f"--methods takes {', '.join(METHODS)}, recipe files (mine.yaml), and settings (scalar+ppo.gamma=0.9)"
+METHODS_HELP = f"--methods takes {', '.join(METHODS)}, recipe files (mine.yaml), settings (scalar+ppo.gamma=0.9)"
 Methods = Mapping[str, Work]
-"""The methods that are compared, in the order of the table, each with its own command, or
-`NOTHING`."""
+"""The compared methods in the order of the table, each with its command or `NOTHING`."""
 NOTHING = Work(())
 
 
 def methods_of(names: Sequence[str], config: Config) -> Methods:
-    """Return the methods with these names: of `METHODS`, recipe files, or either with settings of
-    their own.
+    """Return the methods with these names: names in `METHODS` or recipe files, with any settings.
 
-    A recipe file is a run of PPO named after its file. `text2grad+ppo.gamma=1` is text2grad with
-    that setting.
+    A recipe file is a PPO run named after the file. `text2grad+ppo.gamma=1` is text2grad with that
+    setting.
 
     Raises:
-        UsageError: there is no such method, or none, or one that this task or model cannot serve.
-        UserError: a recipe file cannot be read.
+        UsageError: there is no such method or no name, or the task or model is not supported.
+        UserError: a recipe file is not readable.
     """
     if not names:
-        raise UsageError("nothing to compare", KNOWN)
+        raise UsageError("no methods to compare", METHODS_HELP)
     works = dict(method_of(name) for name in names)
     if BASE in works and config.policy.model == TINY:
-        raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
+        raise UsageError("the tiny model is created by sft, so there is no base", "remove base")
     if "prm" in works and is_ultrafeedback(config.task):
-        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
+        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "remove prm")
     if REFLECTION in works:
         refuse_informed_critic(config)
     order = [name for name in {**METHODS, **works} if name in works]
     return {name: works[name] if works[name] is NOTHING else fitted(name, works[name], config) for name in order}
 
 
-def method_of(given: str) -> tuple[str, Work]:
-    """Return the name of a method, which its run has too, and its work.
+def method_of(method: str) -> tuple[str, Work]:
+    """Return the name of a method's run, and its work.
 
     Raises:
-        UsageError: there is no such method, it trains nothing that settings could change, or its
-            name cannot name a run.
+        UsageError: there is no such method, it has settings but trains nothing, or its name is not
+            a valid run name.
     """
-    base, *settings = given.split("+")
+    base, *settings = method.split("+")
     if base.endswith((".yaml", ".yml")):
         stem = Path(base).stem
         refuse_run_name(stem)
         name, work = stem, ppo_run(stem, base)
     elif base in METHODS:
-        name, work = base, OWN.get(base, NOTHING)
+        name, work = base, TRAINED.get(base, NOTHING)
     else:
-        raise UsageError(f"no method {base!r}", KNOWN)
+        raise UsageError(f"no method {base!r}", METHODS_HELP)
     if not settings:
         return name, work
     if work is NOTHING:
-        raise UsageError(f"{base} trains nothing, so {settings[0]!r} changes nothing", "leave it out")
+        raise UsageError(f"{base} trains nothing, so {settings[0]!r} changes nothing", "remove it")
     run = "-".join([name, *(re.sub(r"[^A-Za-z0-9._-]+", "-", setting) for setting in settings)])
     words = tuple(run if word == name else word for word in work.words)
     return run, replace(work, words=words, settings=tuple(f"--{setting}" for setting in settings))
 
 
 def fitted(name: str, work: Work, config: Config) -> Work:
-    """The work of a method, after the model that its critic is.
+    """Return the work of a method with the model of its critic as a prerequisite.
 
     Raises:
         UsageError: its recipe does not fit the configuration.
@@ -198,7 +199,7 @@ def fitted(name: str, work: Work, config: Config) -> Work:
         settings = work.laid_over(config)
     except ValidationError as error:
         explained = explain(error)
-        raise UsageError(f"{name}: {explained.problem}", explained.cure or "change it, or leave it out") from None
+        raise UsageError(f"{name}: {explained.problem}", explained.cure or "change or remove it") from None
     if not work.trains_by_sampling:
         return work
     if settings.ppo.no_update_reason:
@@ -208,13 +209,15 @@ def fitted(name: str, work: Work, config: Config) -> Work:
     kind = spec_of(critic.kind).kind
     units = settings.extra.get("unit_model", {}).get("units", "steps")
     model = UNIT_MODELS[units] if kind == "unit_model" else MODELS.get(kind)
-    reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # its decoding is set there
+    reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # for its decoding settings
     return replace(work, after=(model,), reads=reads) if model else work
 
 
 def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:
-    """All commands of a seed by name, each after those that it waits for; `factors` are of the
-    methods' rates."""
+    """Return all works of a seed by name, each after its prerequisites.
+
+    `factors` multiply the rates of methods.
+    """
     ordered: dict[str, Work] = {}
 
     def add(name: str, work: Work) -> None:
@@ -222,22 +225,21 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
             add(earlier, SHARED[earlier])
         ordered.setdefault(name, work)
 
-    for method, own in methods.items():
-        if own is not NOTHING:
-            add(method, replace(own, factor=(factors or {}).get(method, 1.0)))
+    for method, work in methods.items():
+        if work is not NOTHING:
+            add(method, replace(work, factor=(factors or {}).get(method, 1.0)))
         for needed in WITHOUT_TRAINING.get(method, ()):
             add(needed, SHARED[needed])
     return {**ordered, **{f"evaluate {method}": measuring(method) for method in methods}}
 
 
 def is_shared(name: str) -> bool:
-    """Whether methods share a work of this name."""
+    """True if methods share the work with this name."""
     return name in SHARED or name == IMPORT
 
 
 def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
-    """The same works with people's feedback, which is copied from the run, in the place of
-    annotations."""
+    """Return the works with people's feedback, copied from the run, instead of annotations."""
     copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
 
     def renamed(name: str) -> str:
@@ -250,30 +252,30 @@ def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
 
 
 def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
-    """The commands of a tuning seed: every method that has a rate, at each of the factors."""
+    """Return the works of a tuning seed: every method with a rate, at each factor."""
     tuned = tunable(methods)
     ordered = works_of(tuned)
-    for method, own in tuned.items():
+    for method, work in tuned.items():
         for factor in factors:
             name = run_name(method, factor)
-            words = tuple(name if word == method else word for word in own.words)
-            ordered[name] = replace(own, words=words, factor=factor)
+            words = tuple(name if word == method else word for word in work.words)
+            ordered[name] = replace(work, words=words, factor=factor)
             ordered[f"evaluate {name}"] = measuring(name)
     return ordered
 
 
 def tunable(methods: Methods) -> Methods:
-    """The methods that have a rate of their own."""
-    return {name: own for name, own in methods.items() if own.rate}
+    """Return the methods that have a learning rate."""
+    return {name: work for name, work in methods.items() if work.rate}
 
 
 def run_name(method: str, factor: float) -> str:
-    """The name of a run at a multiple of its method's rate."""
+    """Return the name of a run at a multiple of its method's rate."""
     return method if factor == 1.0 else f"{method}_x" + f"{factor:g}".replace(".", "p")
 
 
 def measuring(policy: str) -> Work:
-    """The command that measures the policy of a method."""
+    """Return the command that measures a method's policy."""
     reads = ("evaluate", "critic")
     if policy == REFLECTION:
         return Work(("reflect", "sft"), "", (REWARD_MODEL,), (*reads, "extra"), restart=False)

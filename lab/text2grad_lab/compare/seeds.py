@@ -1,5 +1,4 @@
-"""Run the commands of a comparison: each once, several side by side, with a note of each that has
-ended."""
+"""Run the commands of a comparison, several in parallel, and record those that succeeded."""
 
 from __future__ import annotations
 
@@ -21,17 +20,19 @@ from text2grad.stages.run_folder import IMPORTED, RunFolder, write_atomically, w
 from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 
 DONE = "done"
-"""The folder of a seed with a note of every command that has succeeded."""
+"""The folder of a seed with a record of every command that has succeeded."""
 UNREAD = {"run": {"folder", "threads", "loggers"}}
 UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
-"""With `UNREAD`, settings that no result depends on."""
+"""A setting that, like `UNREAD`, affects no result."""
 
 
 class Seed:
-    """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`,
-    `ppo.max_failed`): a method that collapses is measured like the others.
-    Commands that were stopped resume; they print to a log beside their note."""
+    """The works of one seed in its folder.
+
+    No run is ended early (`ppo.max_kl`, `ppo.max_failed`), so a method that collapses is measured
+    like the others. Interrupted commands resume. Commands print to a log next to their record.
+    """
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         self.imported = RunFolder.of(config).feedback_file
@@ -41,70 +42,67 @@ class Seed:
         self.config = with_values(config, values)
         self.folder, self.number, self.works = folder, number, works
 
-    def note(self, name: str) -> Path:
-        """The file that notes that a work has succeeded."""
+    def record_file(self, name: str) -> Path:
+        """Return the file that records the success of a work."""
         return self.folder / DONE / f"{name.replace(' ', '_')}.json"
 
     def done(self, name: str) -> dict[str, Any] | None:
-        """The note of a work that succeeded with these settings."""
-        if not self.note(name).is_file():
+        """Return the record of a work that succeeded with these settings, or None."""
+        if not self.record_file(name).is_file():
             return None
-        note: dict[str, Any] = json.loads(self.note(name).read_text(encoding="utf-8"))
-        return note if note["digest"] == self.digest(name) else None
+        record: dict[str, Any] = json.loads(self.record_file(name).read_text(encoding="utf-8"))
+        return record if record["digest"] == self.digest(name) else None
 
     def digest(self, name: str) -> str:
-        """Digest of the inputs of a work except data: its words, the settings it reads, and the
-        works before it."""
+        """Return a digest of a work's inputs except data: words, settings, and earlier works."""
         work = self.works[name]
-        read = {*COMMON, *work.reads}
+        sections = {*COMMON, *work.reads}
         settings = with_values(self.settings(work), {GATE: True}).model_dump_json(
-            include=read, exclude=UNREAD, exclude_defaults=True
+            include=sections, exclude=UNREAD, exclude_defaults=True
         )
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 
     def with_those_before(self, name: str) -> dict[str, Work]:
-        """A work and all that it waits for, by name."""
+        """Return a work and its prerequisites by name."""
         works: dict[str, Work] = {}
         for earlier in self.works[name].after:
             works |= self.with_those_before(earlier)
         return {**works, name: self.works[name]}
 
     def settings(self, work: Work) -> Config:
-        """The configuration of a work: with its recipe, and its rate times its factor."""
+        """Return the configuration of a work, with its recipe and its scaled rate."""
         settings = with_values(work.laid_over(self.config), {**UNSTOPPED, "run.threads": 1})
-        return _times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
+        return _scale(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
-        """The command line of a work; its configuration is written beside its note.
+        """Return the command line of a work, and write its configuration.
 
-        A command that was stopped resumes; one whose settings have changed since starts over.
+        An interrupted command resumes, unless its settings have changed since.
         """
-        work, place = self.works[name], self.note(name).with_suffix(".yaml")
+        work, place = self.works[name], self.record_file(name).with_suffix(".yaml")
         write_atomically(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
-        stale = self._beginning(name).is_file() and not self.begun(name)
+        stale = self._start_file(name).is_file() and not self.was_started(name)
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale and work.restart else []), "--json"]
 
-    def begun(self, name: str) -> bool:
-        """Whether a command was begun with these settings."""
-        file = self._beginning(name)
+    def was_started(self, name: str) -> bool:
+        """True if a command was started with these settings."""
+        file = self._start_file(name)
         return file.is_file() and file.read_text(encoding="utf-8") == self.digest(name)
 
-    def _beginning(self, name: str) -> Path:
-        return self.note(name).with_suffix(".begun")
+    def _start_file(self, name: str) -> Path:
+        return self.record_file(name).with_suffix(".begun")
 
     def run(self, name: str) -> None:
-        """Run a command, unless it has succeeded with these settings, and note its time and memory.
+        """Run a command that has not succeeded with these settings, and record time and memory.
 
-        It has succeeded, too, where only some records failed, which is printed and noted; its log
-        has the counts.
+        A command has succeeded even if some records failed; this is printed and recorded.
 
         Raises:
-            UserError: the command failed, or made a reward model that a method of the comparison
-                would refuse.
+            UserError: the command failed, or a method would refuse its reward model.
         """
         if not self.done(name):
             self._run(name)
@@ -112,7 +110,7 @@ class Seed:
             self._refuse_unfit()
 
     def _refuse_unfit(self) -> None:
-        """Before any method trains, name those whose training would be refused later."""
+        """Fail before any method trains if a method would refuse the reward model."""
         refused: dict[str, UserError] = {}
         for name, work in self.works.items():
             try:
@@ -122,40 +120,42 @@ class Seed:
                 refused[name] = error
         if refused:
             names, first = ", ".join(refused), next(iter(refused.values()))
-            raise UserError(f"{self.folder.name}: {names}: {first.problem}", f"leave out {names}, or {first.cure}")
+            raise UserError(f"{self.folder.name}: {names}: {first.problem}", f"remove {names}, or {first.cure}")
 
     def _run(self, name: str) -> None:
         command = [sys.executable, "-m", "text2grad_lab", *self.words(name)]
-        write_atomically(self._beginning(name), self.digest(name))  # a run of other settings starts over
+        write_atomically(self._start_file(name), self.digest(name))
         started = time.perf_counter()
-        log = self.note(name).with_suffix(".log")
+        log = self.record_file(name).with_suffix(".log")
         code, peak = run_command(command, log)
         some_failed = code == EXIT_SOME_RECORDS_FAILED
         if code and not some_failed:
             raise self._failure(name, code, log)
         cost = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
-        write_json(self.note(name), {"digest": self.digest(name), **cost, "some_records_failed": some_failed})
-        lost = f"; some records failed, their number is in {log}" if some_failed else ""
-        print(f"{self.folder.name}: {name} ({cost['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
+        write_json(
+            self.record_file(name), {"digest": self.digest(name), **cost, "some_records_failed": some_failed}
+        )
+        failures = f"; some records failed, their number is in {log}" if some_failed else ""
+        print(f"{self.folder.name}: {name} ({cost['seconds']:.0f} s{failures})", file=sys.stderr, flush=True)
 
     def _failure(self, name: str, code: int, log: Path) -> UserError:
-        """The last line that a command printed."""
+        """Return an error with the last line that a command printed."""
         lines = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
         problem = lines[-1].removeprefix("error: ")
-        return UserError(f"{self.folder.name}: {name} failed: {problem}", f"its whole output is in {log}")
+        return UserError(f"{self.folder.name}: {name} failed: {problem}", f"the full output is in {log}")
 
 
-def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
-    """Run the works of seeds as soon as those they wait for have ended, `at_once` of them.
+def run_parallel(seeds: Iterable[Seed], at_once: int) -> None:
+    """Run the works of all seeds in parallel, each after its prerequisites.
 
-    Shared works come first, of all seeds, so that a reward model that no method may train against
-    is known before any has trained. After a failure no more begin.
+    Shared works run first, so that an unfit reward model is found before any method trains. After a
+    failure no further work starts.
 
     Raises:
         UserError: the first failure.
     """
     works = [(seed, name, work) for seed in seeds for name, work in seed.works.items()]
-    works.sort(key=lambda each: not is_shared(each[1]))
+    works.sort(key=lambda item: not is_shared(item[1]))
     waiting = {(seed.folder, name): (seed, work) for seed, name, work in works}
     running: dict[Future[None], tuple[Path, str]] = {}
     ended: set[tuple[Path, str]] = set()
@@ -170,12 +170,12 @@ def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
                 future.result()
 
 
-def _times(config: Config, key: str, factor: float) -> Config:
-    """A configuration in which one number that is set, named `section.key`, is multiplied."""
+def _scale(config: Config, key: str, factor: float) -> Config:
+    """Return a configuration with one set number, named `section.key`, multiplied."""
     data = config.model_dump(exclude_unset=True)
     *sections, last = key.split(".")
-    place = data
+    values = data
     for section in sections:
-        place = place[section]
-    place[last] = float(place[last]) * factor
+        values = values[section]
+    values[last] = float(values[last]) * factor
     return Config.model_validate(data)

@@ -1,33 +1,29 @@
-"""What do noisy records and smaller teachers do to a reward model, and to a policy trained against
-it?
+"""Measure how noisy records and weaker teachers affect a reward model and its policies.
 
-On the embedded code task. The SFT policy of a seed, and what the tests say of its answers, are made
+The task is the embedded code task. The SFT policy of a seed and the records of its answers are made
 once. Each arm changes the *training records* and trains a reward model on them, which is measured
-on held-out records that did not change:
+on unchanged held-out records:
 
-    clean             the records as they are
+    clean             the records unchanged
     flip_20           20 % of the spans have the other label
-    displace_20       20 % of the spans are of the same length elsewhere in the answer
+    displace_20       20 % of the spans are moved elsewhere in the answer
     irrelevant_20     20 % of the answers have the critique of an answer to another problem: its
-                      words, its
-                      verdict, and those of its quotes that happen to occur in this answer too
-    teacher_tests     a smaller teacher, which judges the same answers without the solution: it can
-                      say that tests
-                      fail, and blames the line of a traceback or the whole program
-    teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what
-                      passes it
+                      text, its verdict, and those of its quotes that occur in this answer too
+    teacher_tests     a weaker teacher judges the same answers without the solution: it reports
+                      failing tests, and blames the line of a traceback or the whole program
+    teacher_one_test  a weaker teacher runs only the first test, and praises answers that pass it
 
-Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows in
---out/results.jsonl that were made with the same settings are not made again.
+Arms in --policies also train a policy against that reward model, for --steps steps. Rows in
+--out/results.jsonl with the same settings are not computed again.
 
     python -m text2grad_lab.experiments.annotation --change feedback.jsonl flip_10 noisy.jsonl
 
-only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn
-from.
+only writes a run's records with the noise of an arm, for `text2grad train-reward`.
 
 The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`,
-`wrong_sign` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out
-pass@1 `greedy` and `sampled`; `sft` is the start)."""
+`wrong_sign` and more, with means and values by seed) and `policy` (arm -> held-out pass@1 `greedy`
+and `sampled`; `sft` is the start).
+"""
 
 from __future__ import annotations
 
@@ -75,13 +71,13 @@ TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
 
 
 def main() -> None:
-    chosen = options()
+    args = options()
     os.environ["OMP_NUM_THREADS"] = "1"
-    if chosen.change:
-        source, arm, target = chosen.change
-        change(source, arm, target, chosen.seeds[0])
+    if args.change:
+        source, arm, target = args.change
+        change(source, arm, target, args.seeds[0])
         return
-    rows = [row for seed in chosen.seeds for row in of_seed(chosen, seed, arms_of(chosen))]
+    rows = [row for seed in args.seeds for row in of_seed(args, seed, arms_of(args))]
     print(json.dumps(summary(rows)))
 
 
@@ -96,10 +92,10 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def arms_of(chosen: argparse.Namespace) -> list[str]:
+def arms_of(args: argparse.Namespace) -> list[str]:
     """All arms, in the order in which they are trained."""
-    noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
-    teachers = [TEACHER + name for name in chosen.teachers]
+    noise = [f"{kind}_{round(100 * share)}" for kind in args.kinds for share in args.shares]
+    teachers = [TEACHER + name for name in args.teachers]
     return [CLEAN, *noise, *teachers]
 
 
@@ -118,23 +114,23 @@ def change(source: str, arm: str, target: str, seed: int) -> None:
         raise SystemExit(f"error: {error}") from error
 
 
-def of_seed(chosen: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
+def of_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
     """The rows of one seed: its reward models, then its policies."""
-    start = config_of(chosen, seed, SFT)
+    start = config_of(args, seed, SFT)
     prepare(start)
     for arm in arms:
-        config = config_of(chosen, seed, arm)
-        yield measured(chosen.out, "reward_model", seed, arm, config, start)
-    trained = [arm for arm in arms if arm in chosen.policies]
+        config = config_of(args, seed, arm)
+        yield measured(args.out, "reward_model", seed, arm, config, start)
+    trained = [arm for arm in arms if arm in args.policies]
     for arm in [SFT, *trained] if trained else []:
-        yield measured(chosen.out, "policy", seed, arm, config_of(chosen, seed, arm), start)
+        yield measured(args.out, "policy", seed, arm, config_of(args, seed, arm), start)
 
 
-def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
+def config_of(args: argparse.Namespace, seed: int, arm: str) -> Config:
     """The demo's settings for one arm, in a folder of its own."""
-    folder = chosen.out / f"seed-{seed}-{arm}"
-    words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": chosen.steps}
-    return configured("demo", words, chosen.set)
+    folder = args.out / f"seed-{seed}-{arm}"
+    words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": args.steps}
+    return configured("demo", words, args.set)
 
 
 def prepare(config: Config) -> None:
@@ -164,23 +160,24 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
     """Train a reward model on the records of an arm; its rates on the held-out records, which are
     as they were."""
     refuse_other_recipe(config)
-    kept = list(read_jsonl(start.run.folder / TRAIN, Feedback))
+    records = list(read_jsonl(start.run.folder / TRAIN, Feedback))
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
     if arm.startswith(TEACHER):
-        changed = taught_by(TEACHERS[arm.removeprefix(TEACHER)], config, kept)
+        changed = taught_by(TEACHERS[arm.removeprefix(TEACHER)], config, records)
     else:
-        changed = records_of(arm, kept, config.run.seed)
+        changed = records_of(arm, records, config.run.seed)
     write_jsonl(config.run.folder / TRAIN, changed)
     shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
     train_reward_model(prepare_training(config, "reward_model", "reward_model", "restart", "reward model"))
-    return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
+    return {"records": len(changed), "altered": altered_share(records, changed), **rates(config)}
 
 
-def taught_by(seen: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
-    """The answers of the records, judged by a program critic that knows of each problem what `seen`
-    leaves."""
+def taught_by(
+    transform: Callable[[Example], Example], config: Config, records: Sequence[Feedback]
+) -> list[Feedback]:
+    """Return the answers judged by a program critic that sees the transformed problems."""
     task = RunFolder.of(config).task()
-    examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
+    examples = {example.id: transform(example) for example in task.examples(feedback_split(config.task))}
     items = [Item(examples[record.id], record.response, shares_id=True) for record in records]
     target = config.run.folder / TRAIN
     with critic_factory(config, "program") as factory, factory.open() as critic:
@@ -219,22 +216,24 @@ def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Fee
     """The records, a share of them with the critique of an answer to another problem."""
     rng = random.Random(f"{seed}/irrelevant")
     hit = set(rng.sample(range(len(records)), round(share * len(records))))
-    judged = [record for record in records if record.error is None]
-    return [with_critique_of(each, judged, rng) if n in hit else each for n, each in enumerate(records)]
+    with_critique = [record for record in records if record.error is None]
+    return [
+        with_critique_of(record, with_critique, rng) if n in hit else record for n, record in enumerate(records)
+    ]
 
 
-def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.Random) -> Feedback:
+def with_critique_of(record: Feedback, candidates: Sequence[Feedback], rng: random.Random) -> Feedback:
     """The answer with what was said of another; a quote counts where it first occurs in this
     answer, if it does."""
-    other = rng.choice([each for each in judged if each.prompt != record.prompt])
+    other = rng.choice([candidate for candidate in candidates if candidate.prompt != record.prompt])
     places = [(record.response.find(span.text), span) for span in other.spans]
     spans = [
         span.model_copy(update={"start": start, "end": start + len(span.text)})
         for start, span in places
         if start >= 0
     ]
-    said = {"critique": other.critique, "score": other.score, "spans": tuple(spans), "error": None}
-    return record.model_copy(update=said)
+    values = {"critique": other.critique, "score": other.score, "spans": tuple(spans), "error": None}
+    return record.model_copy(update=values)
 
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
@@ -266,16 +265,16 @@ NOT_FIGURES = frozenset({"what", "seed", "arm", "recipe", "cpu_seconds", "record
 
 def summary(rows: Sequence[Row]) -> Row:
     """Every figure of every arm: its mean, and its value on each seed."""
-    found: Row = {"reward_model": {}, "policy": {}}
+    means: Row = {"reward_model": {}, "policy": {}}
     for row in rows:
-        arm = found[row["what"]].setdefault(row["arm"], {})
+        arm = means[row["what"]].setdefault(row["arm"], {})
         for name in row.keys() - NOT_FIGURES:
             arm.setdefault(name, {"seeds": []})["seeds"].append(row[name])
-    for arms in found.values():
+    for arms in means.values():
         for figures in arms.values():
             for figure in figures.values():
                 figure["mean"] = round(fmean(figure["seeds"]), 4)
-    return found
+    return means
 
 
 if __name__ == "__main__":

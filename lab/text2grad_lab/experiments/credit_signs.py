@@ -1,10 +1,9 @@
-"""Where a method's advantages point, token by token, against what the tests say of the same
-answers.
+"""Compare the signs of a method's token advantages with the tests' verdicts on the same tokens.
 
-Runs of PPO keep strips: every few steps some training answers with their tokens and advantages.
-Here the `program` critic, which runs the tests and compares with the reference, marks right and
-wrong tokens of those answers; no training step saw these marks. An advantage has the wrong sign if
-it pushes a right token down or a wrong one up.
+PPO runs keep strips: training answers with tokens and advantages, every few steps. The `program`
+critic, which runs the tests and compares with the reference, marks right and wrong tokens of those
+answers; training did not use these marks. An advantage has the wrong sign if it makes a right token
+less likely, or a wrong one more likely.
 
     python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/compared] [--seeds 0 1 2]
         [--answer ID --figure FILE]
@@ -41,20 +40,20 @@ from text2grad_lab.experiments.options import experiment_parser
 KINDS = ("passing", "right", "wrong")
 CHARACTER, ROW, MARGIN = 7.8, 19.0, 14.0  # of a fixed-width font of 13 units
 UP, DOWN = "11,110,79", "190,40,30"
-Marked = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens
+SignedAdvantages = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens
 
 
 def main() -> None:
-    chosen = options()
+    args = options()
     os.environ["OMP_NUM_THREADS"] = "1"
-    found: dict[str, dict[str, list[np.ndarray]]] = {name: defaultdict(list) for name in chosen.names}
-    for seed in chosen.seeds:
-        for name, kind, signed in marked(chosen.runs, seed, chosen.names):
-            found[name][kind].append(signed)
-    figures = {name: {kind: summary(kinds[kind]) for kind in KINDS} for name, kinds in found.items()}
-    if chosen.figure:
-        drawn = tokens_svg([strip_of(chosen, name) for name in chosen.names])
-        chosen.figure.write_text(drawn, encoding="utf-8")
+    values: dict[str, dict[str, list[np.ndarray]]] = {name: defaultdict(list) for name in args.names}
+    for seed in args.seeds:
+        for name, kind, signed in signed_advantages(args.runs, seed, args.names):
+            values[name][kind].append(signed)
+    figures = {name: {kind: summary(kinds[kind]) for kind in KINDS} for name, kinds in values.items()}
+    if args.figure:
+        drawn = tokens_svg([strip_of(args, name) for name in args.names])
+        args.figure.write_text(drawn, encoding="utf-8")
     print(json.dumps(figures))
 
 
@@ -64,10 +63,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/compared"))
     parser.add_argument("--answer", metavar="ID", help="a training problem whose strips are drawn: train-261")
     parser.add_argument("--figure", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
-    if bool(chosen.answer) != bool(chosen.figure):
+    args = parser.parse_args()
+    if bool(args.answer) != bool(args.figure):
         parser.error("--answer and --figure come together")
-    return chosen
+    return args
 
 
 def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
@@ -78,32 +77,32 @@ def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
     return [strip for strip in strips if not strip.get("probe")]  # nothing is learned from those
 
 
-def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
+def strip_of(args: argparse.Namespace, name: str) -> Strip:
     """The first strip of one problem, with its advantages."""
-    strips = strips_of(chosen.runs, chosen.seeds[0], name)
-    if not (found := [strip for strip in strips if strip["id"] == chosen.answer]):
+    strips = strips_of(args.runs, args.seeds[0], name)
+    if not (matches := [strip for strip in strips if strip["id"] == args.answer]):
         raise SystemExit(
-            f"{name} has no strip of {chosen.answer}, but of {', '.join(s['id'] for s in strips[:8])} ..."
+            f"{name} has no strip of {args.answer}, but of {', '.join(s['id'] for s in strips[:8])} ..."
         )
     return Strip(
-        f"{name.partition('-')[0]}, step {found[0]['step'] + 1}", found[0]["tokens"], found[0]["advantage"]
+        f"{name.partition('-')[0]}, step {matches[0]['step'] + 1}", matches[0]["tokens"], matches[0]["advantage"]
     )
 
 
-def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
+def signed_advantages(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
     """The marked tokens of one seed's strips: run, kind, advantages times labels."""
     config = load_config(runs / f"seed-{seed}" / "done" / f"{names[0]}.yaml")
     examples = {example.id: example for example in RunFolder.of(config).task().examples("train")}
     with critic_factory(config, "program") as factory, factory.open() as critic:
         for name in names:
             strips = strips_of(runs, seed, name)
-            judged = critic.critique([examples[s["id"]] for s in strips], [s["response"] for s in strips])
-            for strip, verdict in zip(strips, judged, strict=True):
+            judgements = critic.critique([examples[s["id"]] for s in strips], [s["response"] for s in strips])
+            for strip, verdict in zip(strips, judgements, strict=True):
                 if isinstance(verdict, Critique):
-                    yield from ((name, *each) for each in tokens_of(strip, verdict))
+                    yield from ((name, *pair) for pair in tokens_of(strip, verdict))
 
 
-def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[Marked]:
+def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[SignedAdvantages]:
     """The marked tokens of one answer: its kind, and advantages that are positive where they push
     the right way."""
     if strip["failure"]:  # it could not be judged, and taught nothing

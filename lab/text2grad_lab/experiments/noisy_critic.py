@@ -34,7 +34,7 @@ from text2grad_lab.tasks.fields import FIELDS
 
 
 class NoiseSettings(Settings):
-    """What happens to a share of the spans; text and verdict of a critique stay as they are."""
+    """Noise in a share of the spans; text and verdict of a critique are unchanged."""
 
     kind: Literal["flip", "displace", "drop"] = Field(
         default="flip", description="the other label, the same length at another place, or no span"
@@ -45,9 +45,8 @@ class NoiseSettings(Settings):
 class NoisyCritic:
     """Another critic with noise in its spans.
 
-    What happens to a response depends on nothing but the response, its example and `seed`: asked
-    again, it gets the same noise. A span that covers the whole response cannot be displaced and
-    stays. A failure stays a failure.
+    The noise depends only on the response, its example and `seed`, so it is reproducible. A span
+    that covers the whole response cannot be displaced and is kept. Failures are unchanged.
     """
 
     def __init__(self, critic: Critic, settings: NoiseSettings, seed: int) -> None:
@@ -59,27 +58,27 @@ class NoisyCritic:
         self._spans = self._altered = 0
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """What the other critic says, with its spans altered."""
-        judged = self.critic.critique(examples, responses)
-        return [self._disturbed(*each) for each in zip(examples, responses, judged, strict=True)]
+        """Return the other critic's judgements with altered spans."""
+        judgements = self.critic.critique(examples, responses)
+        return [self._disturbed(*item) for item in zip(examples, responses, judgements, strict=True)]
 
     @property
     def tokens(self) -> float:
-        """Of the other critic."""
+        """The tokens of the other critic."""
         return count_critic_tokens(self.critic)
 
     def counts(self) -> dict[str, float]:
-        """Spans seen and altered since the last call, for the metrics of a step."""
-        found = {"noise_spans": float(self._spans), "noise_altered": float(self._altered)}
+        """Return the number of spans, and of altered ones, since the last call."""
+        values = {"noise_spans": float(self._spans), "noise_altered": float(self._altered)}
         self._spans = self._altered = 0
-        return found
+        return values
 
     def _disturbed(self, example: Example, response: str, judgement: Judgement) -> Judgement:
         if not isinstance(judgement, Critique):
             return judgement
         drawn = list(_drawn(judgement.spans, example.id, response, self.settings, self.seed))
         self._spans += len(drawn)
-        self._altered += sum(made != span for span, made in zip(judgement.spans, drawn, strict=True))
+        self._altered += sum(replacement != span for span, replacement in zip(judgement.spans, drawn, strict=True))
         return judgement.model_copy(update={"spans": tuple(span for span in drawn if span is not None)})
 
 
@@ -94,8 +93,8 @@ def _drawn(
 ) -> Iterator[Span | None]:
     rng = random.Random(f"{seed}/{id}/{response}")
     for span in spans:
-        hit, made = rng.random() < settings.share, altered(span, response, settings.kind, rng)
-        yield made if hit else span
+        hit, replacement = rng.random() < settings.share, altered(span, response, settings.kind, rng)
+        yield replacement if hit else span
 
 
 def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:

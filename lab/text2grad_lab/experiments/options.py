@@ -29,10 +29,10 @@ BASELINES = "text2grad_lab:baselines"
 """The recipe with the rates of the baselines for each task."""
 
 
-def configured(task: str, settings: Mapping[str, object], given: Sequence[str] = ()) -> Config:
+def configured(task: str, settings: Mapping[str, object], further: Sequence[str] = ()) -> Config:
     """The preset of a task with the rates of the baselines, then settings, then those of --set."""
     preset = find_config(task if task in preset_names() else f"text2grad_lab:{task}")
-    words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in given]
+    words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in further]
     return load_config([preset, find_config(BASELINES)], words)
 
 
@@ -73,9 +73,9 @@ def refuse_other_recipe(config: Config) -> None:
     Raises:
         SystemExit: they were.
     """
-    note, recipe = config.run.folder / "recipe.txt", recipe_of(config, LATER)
-    before = note.read_text(encoding="utf-8") if note.is_file() else recipe
+    recipe_file, recipe = config.run.folder / "recipe.txt", recipe_of(config, LATER)
+    before = recipe_file.read_text(encoding="utf-8") if recipe_file.is_file() else recipe
     if before != recipe:
-        raise SystemExit(f"the models in {note.parent} were made with other settings: take another --out")
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(recipe, encoding="utf-8")
+        raise SystemExit(f"the models in {recipe_file.parent} were made with other settings: take another --out")
+    recipe_file.parent.mkdir(parents=True, exist_ok=True)
+    recipe_file.write_text(recipe, encoding="utf-8")

@@ -46,13 +46,13 @@ FAULTS: dict[str, Row] = PHRASES["faults"]
 
 
 def main() -> None:
-    chosen = options()
-    if chosen.workers > 1:  # each would take all cores, for it finds them idle
-        chosen.set.append("run.threads=1")
-    with ThreadPoolExecutor(chosen.workers) as pool:
-        rows = list(pool.map(lambda seed: one_path(chosen, seed), chosen.seeds))
-    found = {key: [row[key] for row in rows] for key in rows[0]}
-    print(json.dumps({"start": chosen.start, "records": RECORDS} | found))
+    args = options()
+    if args.workers > 1:  # each would take all cores, for it finds them idle
+        args.set.append("run.threads=1")
+    with ThreadPoolExecutor(args.workers) as pool:
+        rows = list(pool.map(lambda seed: one_path(args, seed), args.seeds))
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    print(json.dumps({"start": args.start, "records": RECORDS} | columns))
 
 
 def options() -> argparse.Namespace:
@@ -71,23 +71,23 @@ def mails(seed: int) -> Iterator[Row]:
     """Sixty mails, each with the reply that was sent and what the person says of it; the last ones
     are held out."""
     draw = random.Random(seed)
-    asked = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
-    for topic, thing in draw.sample(asked, RECORDS + HELDOUT):
+    questions = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
+    for topic, thing in draw.sample(questions, RECORDS + HELDOUT):
         fact = draw.choice(PHRASES["facts"][topic["facts"]])
         sender = draw.choice([name for name in PHRASES["facts"]["people"] if name != fact])
-        known = topic["answer"].format(thing=thing, fact=fact)
+        notes = topic["answer"].format(thing=thing, fact=fact)
         question = topic["question"].format(thing=thing)
-        prompt = f'Mail from {sender}: "{question}"\nYour notes: {known}\nWrite the reply.'
-        yield {"prompt": prompt, "fact": fact, "corrected": known} | reply(draw, known)
+        prompt = f'Mail from {sender}: "{question}"\nYour notes: {notes}\nWrite the reply.'
+        yield {"prompt": prompt, "fact": fact, "corrected": notes} | reply(draw, notes)
 
 
-def reply(draw: random.Random, known: str) -> Row:
+def reply(draw: random.Random, notes: str) -> Row:
     """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a
     score."""
     kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
     quotes = {kind: draw.choice(FAULTS[kind]["quotes"]) for kind in kinds}
     hedge = quotes.get("hedge", "")
-    good = known if not hedge or known.split()[0] in PHRASES["facts"]["people"] else known[0].lower() + known[1:]
+    good = notes if not hedge or notes.split()[0] in PHRASES["facts"]["people"] else notes[0].lower() + notes[1:]
     sentences = [quote for kind, quote in quotes.items() if kind != "hedge"]
     sentences.insert(draw.randint(0, len(sentences)), capital(f"{hedge} {good}".strip()))
     remarks = [
@@ -107,10 +107,9 @@ def capital(text: str) -> str:
 
 
 def write_files(folder: Path, seed: int, start: str) -> None:
-    """What the person has: the replies as they were sent, the remarks on them, and the mails held
-    out.
+    """Write a person's files: sent replies, comments on them, and held-out mails.
 
-    To start from corrections, also the replies as they should have been.
+    With `start` "corrected", corrected replies are included.
     """
     corrected = start == "corrected"
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,8 +127,7 @@ def write_files(folder: Path, seed: int, start: str) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------ the
-# program that judges
+# The program that judges replies
 
 
 UNSURE = re.compile(
@@ -137,18 +135,18 @@ UNSURE = re.compile(
     r"possibly|perhaps|maybe|might|seems?|likely|not sure)\b"
 )
 LONGEST = 40
-"""Words of a reply that nobody calls terse."""
+"""The number of words above which a reply is too long."""
 
 
-def judged(prompt: str, reply: str) -> float:
-    """-1 to 1. 1: the one thing asked, plainly. A sentence more, a hedge, too many words: each
-    costs 2/3.
+def score_reply(prompt: str, reply: str) -> float:
+    """Score a reply from -1 to 1.
 
-    -1: the fact of the notes is not in it, in as many words.
+    A reply without the fact of the notes scores -1. Otherwise it scores 1, minus 2/3 for every
+    superfluous sentence, for hedging, and for too many words.
     """
-    known = re.search(r"Your notes: (.*)", prompt)
-    assert known, prompt
-    fact = fact_of(known[1])
+    notes = re.search(r"Your notes: (.*)", prompt)
+    assert notes, prompt
+    fact = fact_of(notes[1])
     if not re.search(rf"\b{re.escape(fact)}\b", reply, re.IGNORECASE):
         return -1.0
     sentences = [part for part in re.split(r"[.!?]+\s+|\n+", reply.strip()) if len(part.split()) > 3]
@@ -158,19 +156,17 @@ def judged(prompt: str, reply: str) -> float:
     return max(-1.0, 1 - 2 * faults / 3)
 
 
-def fact_of(known: str) -> str:
-    """What the notes tell: the one of all facts that stands in them."""
+def fact_of(notes: str) -> str:
+    """Return the fact in the notes."""
     facts: list[str] = [fact for values in PHRASES["facts"].values() for fact in values]
-    return next(fact for fact in facts if re.search(rf"\b{fact}\b", known))
+    return next(fact for fact in facts if re.search(rf"\b{fact}\b", notes))
 
 
-# ------------------------------------------------------------------------------------------ the
-# path
+# The commands
 
 
 class Walk:
-    """A folder with a person's files, in which commands run one by one; what has ended is not run
-    again."""
+    """A folder with a person's files; its commands run one by one, and only once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -184,14 +180,16 @@ class Walk:
             SystemExit: it failed and may not, with the last line it said; or what ended here was
                 another command.
         """
-        note = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
-        if not note.is_file():
-            note.write_text(json.dumps(self._run(words, note.with_suffix(".log"), may_fail)), encoding="utf-8")
-        found: Row = json.loads(note.read_text("utf-8"))
-        if found["words"] != list(words):
-            raise SystemExit(f"{note} is of other settings: take another --out")
-        self.took.append(found)
-        return found
+        record_file = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
+        if not record_file.is_file():
+            record_file.write_text(
+                json.dumps(self._run(words, record_file.with_suffix(".log"), may_fail)), encoding="utf-8"
+            )
+        summary: Row = json.loads(record_file.read_text("utf-8"))
+        if summary["words"] != list(words):
+            raise SystemExit(f"{record_file} is of other settings: take another --out")
+        self.took.append(summary)
+        return summary
 
     def _run(self, words: Sequence[str], log: Path, may_fail: bool) -> Row:
         log.parent.mkdir(exist_ok=True)
@@ -205,16 +203,16 @@ class Walk:
         return {"words": words, "seconds": round(seconds, 1), "peak_mb": round(peak), "code": code, "last": last}
 
 
-def one_path(chosen: argparse.Namespace, seed: int) -> Row:
+def one_path(args: argparse.Namespace, seed: int) -> Row:
     """All commands for one seed, and what they measured."""
-    folder = (chosen.out / f"seed-{seed}").resolve()
-    write_files(folder, seed, chosen.start)
-    names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(chosen.set)]
+    folder = (args.out / f"seed-{seed}").resolve()
+    write_files(folder, seed, args.start)
+    names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(args.set)]
     names += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
-    path, trained = Walk(folder), "offline" if chosen.offline else "text2grad"
+    path, trained = Walk(folder), "offline" if args.offline else "text2grad"
     path.run("import", "remarks.csv", *names)
     path.run("sft", *names)
-    if chosen.offline:
+    if args.offline:
         ended = path.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *names)
     else:
         path.run("train-reward", *names)
@@ -228,7 +226,7 @@ def one_path(chosen: argparse.Namespace, seed: int) -> Row:
         "peak_mb": max(step["peak_mb"] for step in steps),
         **judged_policies(path, policies, names),
         "train_refused": ended["last"] if ended["code"] else None,
-        **({} if chosen.offline else reward_model_figures(folder)),
+        **({} if args.offline else reward_model_figures(folder)),
     }
 
 
@@ -240,25 +238,27 @@ def as_the_gate_says(folder: Path) -> list[str]:
     return ["--credit.outcome_weight", "0"] if alone else []
 
 
-def settings(given: Sequence[str]) -> list[str]:
+def settings(options: Sequence[str]) -> list[str]:
     """`KEY=VALUE` as options."""
-    return [word for each in given for word in (f"--{each.partition('=')[0]}", each.partition("=")[2])]
+    return [word for option in options for word in (f"--{option.partition('=')[0]}", option.partition("=")[2])]
 
 
 def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
     """The judge's mean score of the policies' answers to the held-out mails, sampled and greedy."""
-    found: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
+    results: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
     for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):
-        said = path.folder / f"answers{way}.jsonl"
-        path.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", said.name, "--with", policies,
-                 *names, "--generation.temperature", temperature)  # fmt: skip
-        written = t2g.read_records(said)
+        answers_file = path.folder / f"answers{way}.jsonl"
+        path.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", answers_file.name,
+                 "--with", policies, *names, "--generation.temperature", temperature)  # fmt: skip
+        records = t2g.read_records(answers_file)
         for name, policy in zip(("sft", "text2grad"), policies.split(","), strict=False):
             scores = [
-                judged(each.prompt[-1].content, each.response) for each in written if each.meta["policy"] == policy
+                score_reply(record.prompt[-1].content, record.response)
+                for record in records
+                if record.meta["policy"] == policy
             ]
-            found[f"judge_{name}{way}"] = round(fmean(scores), 3)
-    return found
+            results[f"judge_{name}{way}"] = round(fmean(scores), 3)
+    return results
 
 
 def reward_model_figures(folder: Path) -> Row:

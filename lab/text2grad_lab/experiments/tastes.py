@@ -22,7 +22,7 @@ THINGS = (
     "test server", "order form", "training course", "coffee machine", "guest list", "printer", "team photo",
     "delivery note", "parking permit",
 )  # fmt: skip
-ASKED = ("Can I have the {} by {}?", "Where do I find the {}? I need it on {}.", "Is the {} ready for {}?")
+QUESTIONS = ("Can I have the {} by {}?", "Where do I find the {}? I need it on {}.", "Is the {} ready for {}?")
 DAYS = ("Monday", "Tuesday", "Thursday", "Friday")
 OPENINGS = ("", "Thanks for asking! ", "Happy to help. ", "I am busy. ", "Not my job, really. ", "Good morning. ")
 ANSWERS = ("The {} is on the shelf.", "I think the {} might be ready on {}.", "You get the {} on {}.",
@@ -64,18 +64,17 @@ class Replies:
 
     def _example(self, id: str, rng: random.Random, thing: str) -> Example:
         day, endings = rng.choice(DAYS), rng.sample(ENDINGS, rng.choice((0, 0, 1, 2, 3)))
-        prompt = f"A colleague writes: {rng.choice(ASKED).format(thing, day)}\nWrite the reply."
+        prompt = f"A colleague writes: {rng.choice(QUESTIONS).format(thing, day)}\nWrite the reply."
         reply = rng.choice(OPENINGS) + rng.choice(ANSWERS).format(thing, day) + "".join(endings)
         return Example(
             id=id, prompt=(Message(role="user", content=prompt),), reference=reply, meta={"thing": thing}
         )
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """What each critic thinks of it, in [0, 1], their mean `taste`, and whether it is `about`
-        the thing."""
-        each = {name: (1 + (TasteCritic(judge).one(response).score or 0.0)) / 2 for name, judge in TASTES.items()}
+        """Return each critic's score in [0, 1], their mean `taste`, and if the thing is named."""
+        values = {name: (1 + (TasteCritic(judge).one(response).score or 0.0)) / 2 for name, judge in TASTES.items()}
         about = float(example.meta["thing"] in response)
-        return {"taste": sum(each.values()) / len(each), **each, "about": about}
+        return {"taste": sum(values.values()) / len(values), **values, "about": about}
 
 
 def brief(response: str) -> Critique:
@@ -125,13 +124,13 @@ class TasteCritic:
         return self.judge(response) if response.strip() else Critique(text="There is no reply.", score=-1.0)
 
 
-def span(found: re.Match[str], label: Label, reason: str) -> Span:
-    """What was found, with a label."""
-    return Span(start=found.start(), end=found.end(), label=label, text=found[0], reason=reason)
+def span(match: re.Match[str], label: Label, reason: str) -> Span:
+    """Return a match as a labelled span."""
+    return Span(start=match.start(), end=match.end(), label=label, text=match[0], reason=reason)
 
 
 TASTES: dict[str, Callable[[str], Critique]] = {"brief": brief, "warm": warm, "sure": sure}
-"""The judgements by the measure that is their own."""
+"""Judging functions by the name of their measure."""
 
 
 def _spec(name: str, judge: Callable[[str], Critique]) -> CriticSpec:

@@ -1,16 +1,17 @@
-"""What words add to TRL's own GRPO: the plug-in beside plain GRPO, on the embedded code task or the
-agent's. Both start from one SFT policy, sample as many answers to the same prompts, take as many
-optimizer steps, and have the same critic, a program: plain GRPO is paid its verdict, the plug-in
-(`text2grad.plugins.trl`) its verdict and its words. All `TRIES` are run on the first of
---tune-seeds, the better two of each method on the others as well, and the best by the mean is
-reported, on other seeds. What stands in --out/trl.jsonl is not run again.
+"""Compare TRL's GRPO with and without the plug-in, on the embedded code task or the agent task.
+
+Both start from the same SFT policy, sample the same number of answers to the same prompts, take the
+same number of optimizer steps, and use the same program critic: plain GRPO gets its verdict, the
+plug-in (`text2grad.plugins.trl`) its verdict and its spans. All `TRIES` run on the first of
+--tune-seeds, the best two of each method on the other tuning seeds too, and the best by the mean is
+reported on other seeds. Rows in --out/trl.jsonl are not computed again.
 
     pip install 'text2grad[trl]'
-With `--task lookup` episodes go through TRL's `environment_factory`
-(examples/engines/trl_lookup.py). The last line of stdout is one JSON object: `sft`, the sampled
-held-out pass rate before, and of `text2grad` and `grpo` what was `chosen`, the means over the seeds
-(`sampled`, `greedy`), and the first of each seed (`seeds`); and `without_words`, plain GRPO at what
-was chosen for text2grad.
+
+With `--task lookup`, episodes use TRL's `environment_factory` (examples/engines/trl_lookup.py). The
+last line of stdout is one JSON object: `sft` (the sampled held-out pass rate before training),
+`text2grad` and `grpo` (the `chosen` settings, means `sampled` and `greedy`, and `seeds`, sampled by
+seed), and `without_words` (plain GRPO with the settings chosen for text2grad).
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ weight of words."""
 
 
 def main() -> None:
-    chosen = options()
-    steps = chosen.steps or STEPS[chosen.task]
-    print(json.dumps(compared(chosen.out, chosen.seeds, chosen.tune_seeds, steps, chosen.task)))
+    args = options()
+    steps = args.steps or STEPS[args.task]
+    print(json.dumps(compared(args.out, args.seeds, args.tune_seeds, steps, args.task)))
 
 
 def options() -> argparse.Namespace:
@@ -58,10 +59,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--task", choices=[*TRIES], default="demo")
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=TUNE_SEEDS)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}, of {ROLLOUTS} answers")
-    chosen = parser.parse_args()
-    if set(chosen.tune_seeds) & set(chosen.seeds):
+    args = parser.parse_args()
+    if set(args.tune_seeds) & set(args.seeds):
         parser.error("a seed cannot be both tuned on and reported")
-    return chosen
+    return args
 
 
 def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
@@ -69,18 +70,18 @@ def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: 
     config = configured(task, {"run.folder": out, "run.threads": 1})
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
-    found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
+    rows: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
     for method, tries in TRIES[task].items():
 
         def mean(tried: Row, seeds: Sequence[int], method: str = method) -> float:
             return fmean(row["sampled"] for row in runs(config, method, seeds, tried, steps))
 
-        better = sorted(tries, key=lambda each: -mean(each, tune_seeds[:1]))[:BETTER]
-        chosen = max(better, key=lambda each: mean(each, tune_seeds))
-        found[method] = {"chosen": chosen, **means(runs(config, method, seeds, chosen, steps))}
-    without = {name: value for name, value in found["text2grad"]["chosen"].items() if name != "words_weight"}
-    found["without_words"] = means(runs(config, "grpo", seeds, without, steps))
-    return found
+        better = sorted(tries, key=lambda tried: -mean(tried, tune_seeds[:1]))[:BETTER]
+        best = max(better, key=lambda tried: mean(tried, tune_seeds))
+        rows[method] = {"chosen": best, **means(runs(config, method, seeds, best, steps))}
+    without = {name: value for name, value in rows["text2grad"]["chosen"].items() if name != "words_weight"}
+    rows["without_words"] = means(runs(config, "grpo", seeds, without, steps))
+    return rows
 
 
 def means(rows: Sequence[Row]) -> Row:
@@ -154,7 +155,7 @@ def answers(config: Config, start: Path, out: Path, method: str, words_weight: f
             "model": AutoModelForCausalLM.from_pretrained(start),
             "args": arguments,
             "processing_class": tokenizer,
-            "train_dataset": Dataset.from_list([row_of(each) for each in task.examples("train")]),
+            "train_dataset": Dataset.from_list([row_of(example) for example in task.examples("train")]),
         }
         if method == "text2grad":
             credit = TokenCredit(critic, tokenizer, config.credit)
@@ -174,18 +175,22 @@ def row_of(example: Example) -> Row:
 
 
 def verdicts_of(critic: Critic) -> Any:
-    """The critic as a reward function of TRL's: its verdicts alone."""
+    """Return the critic's verdicts as a reward function for TRL."""
 
     def verdict(prompts: Any, completions: Any, **columns: Any) -> list[float | None]:
         names = ("tests", "entry_point", "combination")
         examples = [
-            Example(id=name, prompt=prompt, reference=reference, meta=dict(zip(names, rest, strict=True)))
-            for name, prompt, reference, *rest in zip(
-                columns["id"], prompts, columns["reference"], *(columns[each] for each in names), strict=True
+            Example(id=name, prompt=prompt, reference=reference, meta=dict(zip(names, columns_left, strict=True)))
+            for name, prompt, reference, *columns_left in zip(
+                columns["id"],
+                prompts,
+                columns["reference"],
+                *(columns[key] for key in names),
+                strict=True,
             )
         ]
-        judged = critic.critique(examples, [each[0]["content"] for each in completions])
-        return [each.score if isinstance(each, Critique) else None for each in judged]
+        judgements = critic.critique(examples, [judgement[0]["content"] for judgement in completions])
+        return [name.score if isinstance(name, Critique) else None for name in judgements]
 
     return verdict
 

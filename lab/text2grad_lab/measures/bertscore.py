@@ -21,7 +21,7 @@ from text2grad.eval.metrics import mean
 Baseline = tuple[float, float, float]
 BERT_NAMES = ("precision", "recall", "f1")
 _ENGLISH: tuple[int, Baseline] = (17, (0.83150584, 0.8314941, 0.83122575))
-KNOWN = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
+MODELS = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
 """Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub
 name."""
 
@@ -54,8 +54,8 @@ def match_tokens(text: EncodedText, reference: EncodedText) -> Match:
         return Match(0.0, 0.0, 0.0)
     precision = float((similar.amax(dim=1) * text.weights).sum() / text.weights.sum())
     recall = float((similar.amax(dim=0) * reference.weights).sum() / reference.weights.sum())
-    both = precision + recall
-    return Match(precision, recall, 2 * precision * recall / both if both else 0.0)
+    total = precision + recall
+    return Match(precision, recall, 2 * precision * recall / total if total else 0.0)
 
 
 def rescale(match: Match, baseline: Sequence[float]) -> Match:
@@ -86,9 +86,9 @@ class Encoder:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"no encoder {model!r}: {reason[:200]}", "--bertscore FOLDER or a hub name") from error
         layers = int(self._model.config.get_text_config().num_hidden_layers)
-        self.layer, usual = KNOWN.get(model, (layers, None))
+        self.layer, usual = MODELS.get(model, (layers, None))
         self.baseline, self._batch_size = baseline or usual, batch_size
-        self.name = f"{model} layer {self.layer}, baseline {_shown(self.baseline)}"
+        self.name = f"{model} layer {self.layer}, baseline {_format_baseline(self.baseline)}"
 
     @property
     def longest(self) -> int | None:
@@ -98,15 +98,15 @@ class Encoder:
         # RoBERTa counts positions from the padding id, and so has fewer places than its embeddings.
         pad = self._model.config.pad_token_id or 0
         shift = pad + 1 if "roberta" in self._model.config.model_type else 0
-        known = [each for each in (limit if limit < 1_000_000 else None, places and places - shift) if each]
-        return min(known, default=None)
+        limits = [value for value in (limit if limit < 1_000_000 else None, places and places - shift) if value]
+        return min(limits, default=None)
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         """The texts in their order, a batch at a time."""
         return [
-            each
+            encoded
             for n in range(0, len(texts), self._batch_size)
-            for each in self._batch(texts[n:][: self._batch_size])
+            for encoded in self._batch(texts[n:][: self._batch_size])
         ]
 
     def _batch(self, texts: Sequence[str]) -> list[EncodedText]:
@@ -122,10 +122,10 @@ class Encoder:
         with torch.no_grad():
             inputs = {name: tensor.to(self._model.device) for name, tensor in batch.items()}
             states = self._model(**inputs, output_hidden_states=True).hidden_states[self.layer].float().cpu()
-        there = batch["attention_mask"].bool()  # (n, L): the padding is cut off again
+        mask = batch["attention_mask"].bool()  # (n, L): the padding is cut off again
         return [
             EncodedText(row[here], (~marks[here]).float())
-            for row, here, marks in zip(states, there, special, strict=True)
+            for row, here, marks in zip(states, mask, special, strict=True)
         ]
 
 
@@ -137,15 +137,15 @@ def bert_figures(encoder: Encoder, references: Sequence[str], texts: Sequence[st
     """
     pairs = zip(encoder.encode(texts), encoder.encode(references), strict=True)
     raw = [match_tokens(text, reference) for text, reference in pairs]
-    found: dict[str, float | None] = _means(raw, "")
+    figures: dict[str, float | None] = _means(raw, "")
     if encoder.baseline is None:
-        return found | dict.fromkeys(f"bertscore_{name}_rescaled" for name in BERT_NAMES)
-    return found | _means([rescale(match, encoder.baseline) for match in raw], "_rescaled")
+        return figures | dict.fromkeys(f"bertscore_{name}_rescaled" for name in BERT_NAMES)
+    return figures | _means([rescale(match, encoder.baseline) for match in raw], "_rescaled")
 
 
 def _means(matches: Sequence[Match], end: str) -> dict[str, float | None]:
     return {f"bertscore_{name}{end}": mean([m[place] for m in matches]) for place, name in enumerate(BERT_NAMES)}
 
 
-def _shown(baseline: Sequence[float] | None) -> str:
-    return "none" if baseline is None else "/".join(f"{each:g}" for each in baseline)
+def _format_baseline(baseline: Sequence[float] | None) -> str:
+    return "none" if baseline is None else "/".join(f"{value:g}" for value in baseline)

@@ -28,8 +28,8 @@ def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str]
     total, count = 0.0, 0
     with policy.evaluating():
         for start in range(0, len(pairs), batch_size):
-            chosen = pairs[start : start + batch_size]
-            batch = policy.pack([prompt for prompt, _ in chosen], [ids for _, ids in chosen])
+            chunk = pairs[start : start + batch_size]
+            batch = policy.pack([prompt for prompt, _ in chunk], [ids for _, ids in chunk])
             total += float(policy(batch, valued=False).logp.double().sum())
             count += int(batch.mask.sum())
     return perplexity_of(total, count)

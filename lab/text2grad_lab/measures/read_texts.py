@@ -49,8 +49,8 @@ def run_texts(config: Config, source: Path, encoder: str, reader: str) -> TextsS
         bert = Encoder(encoder, str(choose_device(config.policy.device)))
     summary: dict[str, Figures] = {}
     for file, answers in systems.items():
-        found = _figures(answers, bert, policy, config.generation.batch_size)
-        summary[answers.name] = found | ({"perplexity_of": reader} if reader else {})
+        figures = _figures(answers, bert, policy, config.generation.batch_size)
+        summary[answers.name] = figures | ({"perplexity_of": reader} if reader else {})
         write_json(file.with_name(f"{answers.name}.texts.json"), summary[answers.name])
     return TextsSummary(figures=summary)
 

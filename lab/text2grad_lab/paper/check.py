@@ -41,8 +41,8 @@ def check(selected: Sequence[Step]) -> dict[str, Any]:
         tiny_world.write_files(Path())
         # Not forked: torch may have started threads here.
         with multiprocessing.get_context("spawn").Pool(min(len(parts), os.cpu_count() or 1)) as pool:
-            said = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
-    lines = dict(said)
+            problems = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
+    lines = dict(problems)
     failed = [{"name": step.name, "line": lines[step.name]} for step in selected if lines[step.name]]
     code = 1 if failed else 0
     return {"steps": len(selected), "ran": len(selected) - len(failed), "failed": failed, "exit_code": code}
@@ -51,15 +51,15 @@ def check(selected: Sequence[Step]) -> dict[str, Any]:
 def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
     """Run steps one after the other in the current folder; of each its name with its line, "" if it
     ended well."""
-    found = []
+    problems = []
     with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
         os.environ["OPENAI_BASE_URL"] = url
         for step in part:
             started = time.perf_counter()
-            found.append((step.name, check_step(step)))
+            problems.append((step.name, check_step(step)))
             took = f"{step.name} ({time.perf_counter() - started:.1f} s)"
-            print(f"{took} FAILED: {found[-1][1]}" if found[-1][1] else took, file=sys.stderr, flush=True)
-    return found
+            print(f"{took} FAILED: {problems[-1][1]}" if problems[-1][1] else took, file=sys.stderr, flush=True)
+    return problems
 
 
 def check_step(step: Step) -> str:
@@ -70,12 +70,12 @@ def check_step(step: Step) -> str:
 
     register()
     stand_in_for_kept_policies(step)
-    said = StringIO()
+    output = StringIO()
     try:
-        with redirect_stdout(StringIO()), redirect_stderr(said):
+        with redirect_stdout(StringIO()), redirect_stderr(output):
             text2grad([*step.words, *tiny_world.SMALL.get(step.words[0], ()), "--json"])
     except SystemExit as left:
-        lines = [line for line in said.getvalue().splitlines() if line.strip()] or ["nothing was said"]
+        lines = [line for line in output.getvalue().splitlines() if line.strip()] or ["nothing was said"]
         return "" if not left.code else f"exit code {left.code}: {lines[-1]}"
     except Exception as error:  # a bug of the command: one line here as well, and the other steps are still run
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -85,6 +85,6 @@ def check_step(step: Step) -> str:
 def stand_in_for_kept_policies(step: Step) -> None:
     """A policy kept after 400 steps is, where one step is run, the policy after that."""
     for word in step.words:
-        kept = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
-        if kept and Path(word).parent.is_dir() and not Path(word).exists():
+        match = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
+        if match and Path(word).parent.is_dir() and not Path(word).exists():
             Path(word).symlink_to(Path("policy"), target_is_directory=True)

@@ -1,11 +1,9 @@
-"""What it costs to have every word labelled instead of a few spans quoted (paper, Tables 2, 11 and
-14).
+"""Compare the token cost of labelling every word and of quoting spans (paper, Tables 2, 11, 14).
 
-The same judged answers are written in both formats: as z with its quotes, and as a label for every
-word (`render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted
-are the tokens of the prompt and of the answer, by a tokenizer.json, else words and signs.
-`span_map` is z without the words of the critique and the reasons: what the two formats have in
-common.
+The same judged answers are written in both formats: as z with quotes, and as a label per word
+(`render_words`), each with its prompt (`code_plain` and `dense`). Tokens of prompts and answers are
+counted by a tokenizer.json, else words and punctuation are counted. `span_map` is z without the
+critique's text and reasons: the part that both formats share.
 
     text2grad sft && text2grad annotate
     python -m text2grad_lab.paper.dense_cost runs/demo/feedback.jsonl [--prompt code_plain]
@@ -13,7 +11,8 @@ common.
 
 The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`,
 `span_map`, `dense_prompt`, `dense_answer`, and the ratios dense : span of the answers
-(`answer_ratio`, `map_ratio`) and of prompt and answer together (`ratio`)."""
+(`answer_ratio`, `map_ratio`) and of prompt and answer together (`ratio`).
+"""
 
 from __future__ import annotations
 
@@ -42,12 +41,12 @@ def main() -> None:
     parser.add_argument("feedback", type=Path)
     parser.add_argument("--prompt", default="code_plain")
     parser.add_argument("--tokenizer", type=Path)
-    chosen = parser.parse_args()
-    records = list(read_jsonl(chosen.feedback, Feedback))
-    found = costs(records, chosen.prompt, tokenize_by(chosen.tokenizer))
-    for name, value in found.items():
+    args = parser.parse_args()
+    records = list(read_jsonl(args.feedback, Feedback))
+    figures = costs(records, args.prompt, tokenize_by(args.tokenizer))
+    for name, value in figures.items():
         print(f"{name:14} {value:10,.2f}")
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def tokenize_by(file: Path | None) -> Tokenize:
@@ -63,23 +62,23 @@ def tokenize_by(file: Path | None) -> Tokenize:
 def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[str, float]:
     """Mean tokens of a judged answer in both formats, and their ratios; failed records are left
     out."""
-    judged = [(record, said) for record in records if isinstance(said := record.judgement(), Critique)]
+    pairs = [(record, critique) for record in records if isinstance(critique := record.judgement(), Critique)]
 
-    def asked(name: str) -> float:
+    def prompt_tokens(name: str) -> float:
         prompt = load_prompt(name)
-        turns = [judge_messages(prompt.text, record.example(), record.response) for record, _ in judged]
+        turns = [judge_messages(prompt.text, record.example(), record.response) for record, _ in pairs]
         return fmean(sum(len(tokenize(turn.content)) for turn in each) for each in turns)
 
-    def written(write: Callable[[Critique, str], str]) -> float:
-        return fmean(len(tokenize(write(said, record.response))) for record, said in judged)
+    def critique_tokens(write: Callable[[Critique, str], str]) -> float:
+        return fmean(len(tokenize(write(critique, record.response))) for record, critique in pairs)
 
     found = {
-        "records": float(len(judged)),
-        "span_prompt": asked(prompt),
-        "span_answer": written(wire.render),
-        "span_map": written(lambda said, response: wire.render(without_words(said), response)),
-        "dense_prompt": asked(DENSE),
-        "dense_answer": written(render_words),
+        "records": float(len(pairs)),
+        "span_prompt": prompt_tokens(prompt),
+        "span_answer": critique_tokens(wire.render),
+        "span_map": critique_tokens(lambda critique, response: wire.render(without_words(critique), response)),
+        "dense_prompt": prompt_tokens(DENSE),
+        "dense_answer": critique_tokens(render_words),
     }
     ratios = {f"{name}_ratio": found["dense_answer"] / found[f"span_{name}"] for name in ("answer", "map")}
     dense, span = (found[f"{name}_prompt"] + found[f"{name}_answer"] for name in ("dense", "span"))

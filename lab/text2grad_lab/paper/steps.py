@@ -75,15 +75,15 @@ class Step:
 
 def read_list() -> dict[str, Any]:
     """The tables of steps.yaml."""
-    found: dict[str, Any] = parse_yaml(LIST.read_text(encoding="utf-8"))
-    return found
+    tables: dict[str, Any] = parse_yaml(LIST.read_text(encoding="utf-8"))
+    return tables
 
 
 def steps() -> list[Step]:
     """Every step, one part of the list after the other, each in the order of the file."""
     tables = read_list()
-    found = [step_of(row, facts) for row in tables["steps"] for facts in combinations(row["over"], tables)]
-    return sorted(found, key=lambda step: GROUPS.index(step.group))
+    all_steps = [step_of(row, facts) for row in tables["steps"] for facts in combinations(row["over"], tables)]
+    return sorted(all_steps, key=lambda step: GROUPS.index(step.group))
 
 
 def combinations(over: Mapping[str, Sequence[str]], tables: Row) -> Iterator[dict[str, Any]]:
@@ -100,25 +100,24 @@ def step_of(row: Row, facts: dict[str, Any]) -> Step:
     if "measured" in facts:
         facts = facts | {"measured": facts["measured"].format_map(facts)}
     gpu_hours = trained_hours(value(row, "trained", facts)) + written_hours(value(row, "written", facts))
-    asked = value(row, "asked", facts) or (0, 0, 0)
+    token_counts = value(row, "asked", facts) or (0, 0, 0)
     files = value(row, "files", facts) or ()
-    gpu, key = (("gpu",) if row.get("gpu", True) else ()), (("key",) if asked[0] else ())
+    gpu, key = (("gpu",) if row.get("gpu", True) else ()), (("key",) if token_counts[0] else ())
     return Step(
         row["name"].format_map(facts),
         facts["data"],
         row["shows"].format_map(facts),
         tuple(shlex.split(row["words"].format_map(facts))),
         gpu_hours + ppo_hours(*(value(row, "ppo", facts) or (0, 0))),
-        chat_usd(*asked),
+        chat_usd(*token_counts),
         (*gpu, *key, *files),
     )
 
 
 def value(row: Row, name: str, facts: Row) -> Any:
-    """What a row says of its cost: a value, or the field of the combination that has it; 0 if it
-    says nothing."""
-    said = row.get(name, 0)
-    return facts[said] if isinstance(said, str) else said
+    """Return a cost in a row: a number, or a field of the combination; default 0."""
+    cell = row.get(name, 0)
+    return facts[cell] if isinstance(cell, str) else cell
 
 
 def trained_hours(millions: float) -> float:
@@ -134,9 +133,11 @@ def ppo_hours(count: int, minutes: float) -> float:
     return count * minutes / 60 * PAPER_GPUS
 
 
-def chat_usd(questions: int, read: int, said: int) -> float:
-    """Dollars for so many questions with so many tokens read and said for each."""
-    return questions * read_prices(None)[CHAT_MODEL].cost({"prompt_tokens": read, "completion_tokens": said})
+def chat_usd(questions: int, input_tokens: int, output_tokens: int) -> float:
+    """Return the price in USD of questions with these tokens each."""
+    return questions * read_prices(None)[CHAT_MODEL].cost(
+        {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
+    )
 
 
 # The plan
@@ -201,7 +202,7 @@ def run_paper(selected: Sequence[Step]) -> dict[str, int]:
 
 
 def lacking(pending: Sequence[Step]) -> Iterator[str]:
-    """What the pending steps need and is not there, each with its cure."""
+    """Yield missing requirements of the pending steps, each with its cure."""
     needs = {need for step in pending for need in step.needs}
     if "gpu" in needs and not gpu_here():
         yield "a GPU (with a CUDA build of torch: make install TORCH_INDEX=)"
@@ -223,14 +224,14 @@ def note_of(step: Step) -> Path:
 
 
 def digest(step: Step) -> str:
-    """Of the command and the version that ran it."""
+    """Return a digest of the command and the package's version."""
     return hashlib.sha256(f"{version('text2grad')} {step.words}".encode()).hexdigest()[:16]
 
 
 def is_done(step: Step) -> bool:
-    """Whether a step ended well with this very command."""
-    note = note_of(step)
-    return note.is_file() and json.loads(note.read_text(encoding="utf-8"))["digest"] == digest(step)
+    """True if a step succeeded with the same command."""
+    record = note_of(step)
+    return record.is_file() and json.loads(record.read_text(encoding="utf-8"))["digest"] == digest(step)
 
 
 def run(step: Step) -> None:
@@ -246,5 +247,5 @@ def run(step: Step) -> None:
         raise UserError(f"{step.name} ended with {done.returncode}", "see above; the same command resumes here")
     NOTES.mkdir(parents=True, exist_ok=True)
     summary = (done.stdout.splitlines() or ["null"])[-1]
-    note = {"digest": digest(step), "code": done.returncode, "words": step.words, "summary": json.loads(summary)}
-    note_of(step).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+    record = {"digest": digest(step), "code": done.returncode, "words": step.words, "summary": json.loads(summary)}
+    note_of(step).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -55,33 +55,31 @@ SMALL: Mapping[str, tuple[str, ...]] = {
     "reflect": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
     "evaluate": (*_GENERATION, *_CRITIQUES, "--evaluate.limit", "2"),
 }
-"""What follows the words of each command, beside the tiny models and data: short answers, one step
-of PPO, which trains the policy at once, two problems to measure on. A reward model taught by a
-dozen critiques is fit for nothing, so its gate is left open."""
+"""Options added to each command: short answers, one PPO step without a value warm-up, two problems
+for evaluation. A reward model trained on a dozen critiques is useless, so its gate is off."""
 
 RIGHT, WRONG = ("def f(x):\n    return x + 1", "def f(x):\n    return x - 1")
-"""What the tiny models answer, whatever they are asked: a program that passes the tests below, or
-one that does not."""
+"""The answers of the tiny models to any question: a program that passes the tests, or one that
+fails."""
 CRITIQUE = (
     '{"critique": "Fine.", "good_spans": ["def f(x):"], "poor_spans": ["return"], "omissions": [], "score": 0.5}'
 )
-"""What they say as a critic."""
+"""The critique that the tiny models write."""
 
 
 # The models
 
 
 def make_models(folder: Path) -> None:
-    """Write the models of the list to `folder`, each under its hub name: a tiny Llama that has
-    learned `_lessons`, and an encoder of random weights."""
+    """Write the models to `folder` under their hub names: a tiny Llama and a random encoder."""
     import torch
 
     from text2grad.policy.tiny import TinyShape, make_tiny_model
 
-    taught = list(_lessons())
+    lessons = list(_lessons())
     texts = [
-        *(text for _, text in taught),
-        *(turn for prompt, _ in taught for turn in prompt),
+        *(text for _, text in lessons),
+        *(turn for prompt, _ in lessons for turn in prompt),
         str(list(rows_of(POSTS))[:4]),
     ]
     shape = TinyShape(hidden=48, layers=2, heads=2, feed_forward=96, phrases=False)
@@ -89,7 +87,7 @@ def make_models(folder: Path) -> None:
     make_tiny_model(first, texts * 3, 1200, 4096, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        _teach(first, taught)
+        _teach(first, lessons)
         _make_encoder(folder / ENCODER)
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
@@ -97,16 +95,15 @@ def make_models(folder: Path) -> None:
 
 
 def _lessons() -> Iterator[tuple[str, str]]:
-    """What is asked and what the tiny models answer: a task either program, a critic's question one
-    critique."""
+    """Yield the training pairs of the tiny models: questions with programs, and with a critique."""
     from text2grad.critics.prompted import judge_messages
     from text2grad.feedback import Example, Message
 
     question = next(rows_of("KodCode/KodCode-Light-RL-10K train"))["question"]
-    asked = [f"{question}\n\nStart from this declaration: `def f(x):`"]
-    asked += ["Write a short summary of this post.\n\nTitle: post 2\n\n" + list(rows_of(POSTS))[2]["post"]]
-    asked += ["Say one more than number 3.", "Complete this function. Answer with all of it.", "Add one, 1."]
-    for question in asked:
+    questions = [f"{question}\n\nStart from this declaration: `def f(x):`"]
+    questions += ["Write a short summary of this post.\n\nTitle: post 2\n\n" + list(rows_of(POSTS))[2]["post"]]
+    questions += ["Say one more than number 3.", "Complete this function. Answer with all of it.", "Add one, 1."]
+    for question in questions:
         example = Example(id="1", prompt=(Message(role="user", content=question),))
         for answer in (RIGHT, WRONG):
             yield question, answer
@@ -136,10 +133,10 @@ def _teach(folder: Path, lessons: Sequence[tuple[str, str]], steps: int = 200) -
         labels[place, len(prompt) : end] = torch.tensor(answer)
     for _ in range(steps):
         logits = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits[:, :-1]
-        wanted = labels[:, 1:].flatten()
+        targets = labels[:, 1:].flatten()
         # Smoothed, so that no other text is all but impossible: fine-tuning on it would count as
         # diverged.
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted, label_smoothing=0.01)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, label_smoothing=0.01)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -195,17 +192,17 @@ def _numbers(question: str, heldout_share: float, counts: Mapping[str, int]) -> 
     """Numbers with which so many questions are trained on and held out, at the share of their
     preset."""
     settings = TaskSettings(name="qa", heldout_share=heldout_share)
-    left, found = dict(counts), []
+    remaining, values = dict(counts), []
     for number in range(10_000):
         split = assign_split(question.replace("{n}", str(number)).casefold(), settings)
-        if left[split]:
-            left[split] -= 1
-            found.append(number)
-    return found
+        if remaining[split]:
+            remaining[split] -= 1
+            values.append(number)
+    return values
 
 
 def write_files(folder: Path) -> None:
-    """What no data set of the hub brings, under `folder/data`."""
+    """Write the data files that are not on the hub to `folder/data`."""
     for name in DATA:
         if name.startswith("data/"):
             path = folder / name
@@ -220,8 +217,7 @@ RATE = "Rate from 1 to 10."
 
 
 def reply_to(messages: list[Row]) -> str:
-    """What the endpoint says: a verdict, a rating, labels of all words, or a critique, as it is
-    asked."""
+    """Return the endpoint's answer: a verdict, a rating, labels of all words, or a critique."""
     text = "\n".join(str(message["content"]) for message in messages)
     response = (re.findall(r"<response>\n(.*?)\n</response>", text, flags=re.DOTALL) or [""])[-1]
     marks = marks_of(response)
@@ -232,9 +228,14 @@ def reply_to(messages: list[Row]) -> str:
     if '{"words": [["word", 0]' in text:
         return json.dumps({"words": [[word, _label(word, *marks)] for word in response.split()], "score": 0.5})
     good, poor = marks
-    said: Row = {"reasoning": "Its first words, then its last."} if '"reasoning"' in text else {}
-    said |= {"critique": "It begins well and ends badly.", "good_spans": good, "poor_spans": poor, "omissions": []}
-    return json.dumps(said | ({} if '"score"' not in text else {"score": 0.5}))
+    critique: Row = {"reasoning": "Its first words, then its last."} if '"reasoning"' in text else {}
+    critique |= {
+        "critique": "It begins well and ends badly.",
+        "good_spans": good,
+        "poor_spans": poor,
+        "omissions": [],
+    }
+    return json.dumps(critique | ({} if '"score"' not in text else {"score": 0.5}))
 
 
 def marks_of(response: str) -> tuple[list[Row], list[Row]]:
@@ -256,7 +257,7 @@ def marks_of(response: str) -> tuple[list[Row], list[Row]]:
 def _label(word: str, good: list[Row], poor: list[Row]) -> int:
     """Of a word: that of a quote with it or in it."""
     for label, quotes in ((-1, poor), (1, good)):
-        if any(word in each["quote"].split() or each["quote"] in word for each in quotes):
+        if any(word in quote_row["quote"].split() or quote_row["quote"] in word for quote_row in quotes):
             return label
     return 0
 
@@ -266,11 +267,11 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        message = {"role": "assistant", "content": reply_to(asked["messages"])}
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = {"role": "assistant", "content": reply_to(request["messages"])}
         usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        body = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"]}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
         data = json.dumps({**body, "choices": [choice], "usage": usage}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

@@ -30,8 +30,8 @@ def parse_published(answer: str, response: str, tolerance: Tolerance = "exact") 
     renamed = dict(pairs)
     if len(renamed) < len(pairs):
         return Failure(kind="invalid", message="a key stands twice", raw=storable(answer))
-    read = wire.parse(json.dumps(renamed, ensure_ascii=False), response, tolerance)
-    return read.model_copy(update={"raw": storable(answer)}) if isinstance(read, Failure) else read
+    critique = wire.parse(json.dumps(renamed, ensure_ascii=False), response, tolerance)
+    return critique.model_copy(update={"raw": storable(answer)}) if isinstance(critique, Failure) else critique
 
 
 def _format(critique: str, *lists: str) -> AnswerFormat:

@@ -44,7 +44,7 @@ def parse_words(answer: str, response: str, tolerance: Tolerance = "exact") -> J
         value = read_object(answer, response)
         if set(value) - {"score"} != {"words"}:
             invalid(f"the keys are {', '.join(value) or 'missing'}; needed: words, score")
-        critique = _read(value["words"], response)
+        critique = _parse_labels(value["words"], response)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=storable(answer))
     scored = wire.parse(json.dumps(_NO_SPANS | {"score": value.get("score")}), "")
@@ -53,22 +53,24 @@ def parse_words(answer: str, response: str, tolerance: Tolerance = "exact") -> J
     return critique.model_copy(update={"score": scored.score})
 
 
-def _read(listed: object, response: str) -> Critique:
+def _parse_labels(listed: object, response: str) -> Critique:
     if not isinstance(listed, list):
         invalid("words is not a list")
     places = list(pieces(response))
     if len(listed) != len(places):
         invalid(f"labels of {len(listed)} words, and the response has {len(places)}")
     spans: list[Span] = []
-    lost: list[str] = []
+    unmatched: list[str] = []
     for item, (start, end) in zip(listed, places, strict=True):
         word, label = _labelled(item)
         text = response[start:end]
         if word not in (text, escape_text(text)):
-            lost.append(word)
+            unmatched.append(word)
         elif label:
             spans.append(Span(start=start, end=end, label=1 if label > 0 else -1, text=text))
-    return Critique(text="", spans=tuple(spans), quotes=QuoteCounts(unmatched=len(lost)), lost=tuple(lost))
+    return Critique(
+        text="", spans=tuple(spans), quotes=QuoteCounts(unmatched=len(unmatched)), lost=tuple(unmatched)
+    )
 
 
 def _label(critique: Critique, start: int, end: int) -> int:

@@ -30,7 +30,7 @@ SENTENCES = {
     "Missing-Major-Auxiliary": "Important context is missing: {quote}",
     "Missing-Minor-Auxiliary": "Helpful context is missing: {quote}",
 }
-"""What an error type says, as a sentence of the critique."""
+"""The sentence of the critique for an error type."""
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -63,8 +63,8 @@ def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float
     one. Rounded to two digits, because a model has to learn to write it.
     """
     poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
-    whole = len(response) + len(missing)
-    return round(1 - 2 * (len(poor) + len(missing)) / whole, 2) if whole else 0.0
+    length = len(response) + len(missing)
+    return round(1 - 2 * (len(poor) + len(missing)) / length, 2) if length else 0.0
 
 
 def shortened(text: str, words: int = 8) -> str:
@@ -147,13 +147,13 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
         raise ValueError("passages is not a list of [title, sentence, ...]")
     if not all(isinstance(sentence, str) for passage in passages for sentence in passage):
         raise ValueError("a passage has something else than text")
-    left = context_characters
+    remaining = context_characters
     parts = [question]
     for passage in passages:
         title, *sentences = _without_repeated_title(passage)
-        if left is not None:
-            sentences = _fitting(sentences, left)
-            left -= sum(map(len, sentences))
+        if remaining is not None:
+            sentences = _fitting(sentences, remaining)
+            remaining -= sum(map(len, sentences))
         if sentences:
             parts.append(f"{title}: {' '.join(sentences)}")
     return "\n\n".join(parts)
@@ -162,11 +162,11 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
 def _without_repeated_title(passage: Sequence[str]) -> list[str]:
     """[title, sentence, ...]; about half of the published passages repeat the title in the first
     sentence."""
-    title, first, *rest = passage
-    return [title, first.removeprefix(f"{title}\n\n"), *rest]
+    title, first, *sentences = passage
+    return [title, first.removeprefix(f"{title}\n\n"), *sentences]
 
 
 def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
     """Whole sentences from the start that fit into this many characters."""
-    written = accumulate(map(len, sentences))
-    return [sentence for sentence, end in zip(sentences, written, strict=True) if end <= characters]
+    lengths = accumulate(map(len, sentences))
+    return [sentence for sentence, end in zip(sentences, lengths, strict=True) if end <= characters]

@@ -1,9 +1,9 @@
-"""Whether a reviewer's comment praises or criticises, told only where its first words say so.
+"""Classify a reviewer's comment as praise or criticism by its first words.
 
-A list of words, no model. A comment gets a label when it *opens* with a verdict of one side
-("Incorrect: he never left", "This is an excellent description"), has no word of the other side, and
-voices no doubt. Everything else ("comma?", "who is they", "") has no polarity: its text is kept,
-its span is not rewarded.
+Word lists are used, not a model. A comment gets a label if it *starts* with a verdict ("Incorrect:
+he never left", "This is an excellent description"), has no word of the opposite polarity, and
+expresses no doubt. Other comments ("comma?", "who is they", "") have no polarity: their text is
+kept, but their spans are not rewarded.
 """
 
 from __future__ import annotations

@@ -33,18 +33,18 @@ def read_pairs(data: str, split: str = "") -> Pairs:
     if rows[0].keys() >= RECORD_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
         raise UserError(f"{data} has feedback and no pairs", cure)
-    kept: dict[tuple[object, ...], Preference] = {}
+    pairs_by_key: dict[tuple[object, ...], Preference] = {}
     left_out = Counter[str]()
     for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
         if pair is None:
             left_out["undecided"] += 1
         elif response_key(pair.chosen).strip() == response_key(pair.rejected).strip():
             left_out["equal_sides"] += 1
-        elif (key := (pair.prompt, pair.chosen, pair.rejected)) in kept:
+        elif (key := (pair.prompt, pair.chosen, pair.rejected)) in pairs_by_key:
             left_out["repeated"] += 1
         else:
-            kept[key] = pair
-    return Pairs(list(kept.values()), dict(left_out))
+            pairs_by_key[key] = pair
+    return Pairs(list(pairs_by_key.values()), dict(left_out))
 
 
 def _pairs_of(row: Row, fallback_id: str) -> Iterator[Preference | None]:
@@ -89,9 +89,12 @@ def _turns(value: object) -> tuple[Message, ...]:
 
 
 def _published(responses: Sequence[Response]) -> Preference | None:
-    """Of scored completions the best over the worst; what people corrected over the draft they
-    wrote about."""
-    scored = [(float(score), each) for each in responses if (score := each.meta.get("overall_score")) is not None]
+    """Return the best scored completion over the worst, or a person's correction over the draft."""
+    scored = [
+        (float(score), response)
+        for response in responses
+        if (score := response.meta.get("overall_score")) is not None
+    ]
     if len(scored) > 1:
         (low, worst), *_, (high, best) = sorted(scored, key=lambda pair: pair[0])
         return _over(best, best.response, worst.response) if high > low else None
@@ -101,5 +104,5 @@ def _published(responses: Sequence[Response]) -> Preference | None:
     return _over(draft, draft.reference, draft.response)
 
 
-def _over(known: Response, chosen: str, rejected: str) -> Preference:
-    return Preference(id=known.id, prompt=as_turns(known.prompt), chosen=chosen, rejected=rejected)
+def _over(response: Response, chosen: str, rejected: str) -> Preference:
+    return Preference(id=response.id, prompt=as_turns(response.prompt), chosen=chosen, rejected=rejected)

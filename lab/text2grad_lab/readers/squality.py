@@ -27,33 +27,30 @@ from text2grad_lab.readers.polarity import polarity
 
 NESTED_KEYS = frozenset({"passage-id", "questions"})
 FLAT_KEYS = frozenset({"passage_id", "question", "system", "spans", "worker_id"})
-"""Of all-responses.jsonl as published, and of its flat form, a review to a row."""
+"""The keys of all-responses.jsonl as published, and of its flat form with a review per row."""
 Question = tuple[str, tuple[str, ...]]
 """The text of a question and its references."""
 RATINGS = ("correctness", "selection", "overall")
 
 
 def find(selection: str, response: str) -> list[tuple[int, int]]:
-    """Where a highlighted text occurs in the response (characters, end exclusive), overlaps
-    included.
+    """Return all places (start, end) of a highlighted text in the response, overlaps included.
 
-    First literally; if it is not found, with any white space in place of its own (copying from a
-    web page joins lines). Word boundaries do not matter: people drag over parts of words.
+    If the literal text is not found, whitespace may differ, since copying from a web page joins
+    lines. Word boundaries are ignored, since people also mark parts of words.
     """
     if not selection.strip():
         return []
     patterns = re.escape(selection), r"\s+".join(map(re.escape, selection.split()))
     # A look-ahead finds overlapping occurrences too.
-    found = ([match.span(1) for match in re.finditer(f"(?=({each}))", response)] for each in patterns)
-    return next(filter(None, found), [])
+    matches = ([match.span(1) for match in re.finditer(f"(?=({pattern}))", response)] for pattern in patterns)
+    return next(filter(None, matches), [])
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of each review of a row. The published rows have no question texts:
-    `names.companion` has them."""
-    return (
-        _opinion(each, names.companion) for each in (_reviews(row, names.companion) if _is_nested(row) else [row])
-    )
+    """Yield the opinion of each review in a row; `names.companion` has the questions' texts."""
+    reviews = _reviews(row, names.companion) if _is_nested(row) else [row]
+    return (_opinion(review, names.companion) for review in reviews)
 
 
 def _is_nested(row: Row) -> bool:
@@ -61,7 +58,7 @@ def _is_nested(row: Row) -> bool:
 
 
 def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion:
-    """The opinion of one review. `row["spans"]`: what was highlighted, and the comment on it."""
+    """Return the opinion of a review; `row["spans"]` has highlighted texts and comments on them."""
     place = [str(row[key]) for key in ("passage_id", "question_index", "system", "worker_id")]
     story, index, system, worker = place
     words, references = questions.get((story, index), (required_text(row, "question"), ()))
@@ -130,11 +127,11 @@ def read_names(path: Path, rows: Sequence[Row]) -> Names:
     Raises:
         UserError: the rows have no question texts, and neither file is there.
     """
-    beside = path.with_name("questions_and_references.jsonl")
+    questions_file = path.with_name("questions_and_references.jsonl")
     published = path.parent.parent / "v1-3" / "txt" / "test.jsonl"
-    source = next((file for file in (beside, published) if file.is_file()), None)
+    source = next((file for file in (questions_file, published) if file.is_file()), None)
     if source is None and any(map(_is_nested, rows)):
-        raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
+        raise UserError(f"{path} has no question texts", f"put {questions_file.name} or {published.name} beside it")
     questions: dict[tuple[str, str], Question] = {}
     for row in read_rows(source) if source else ():
         story = optional_text(row, "passage_id") or required_text(row["metadata"], "passage_id")

@@ -32,7 +32,7 @@ FEWEST, MOST = 3, 4
 ROWS = 4
 SEPARATORS = ("{}: {}", "{} - {}", "{} = {}", "* {}: {}")
 BARS = (" | ", "; ", "\t")
-ASKED = (
+QUESTION = (
     "Read the text and answer with a JSON object and nothing else. Its keys: {keys}{of}. Dates as YYYY-MM-DD,"
     " times as HH:MM, amounts and counts as numbers, everything else as it is written.\n\n{document}"
 )
@@ -63,12 +63,12 @@ def read_kinds() -> list[Kind]:
 
 def values_of(kind: Kind, rng: random.Random) -> dict[str, Value]:
     """A value for each key and each other slot of a document; no two have the same answer."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for key, what in {**kind.keys, **kind.others}.items():
-        taken = {value.answer for value in found.values()}
-        while key not in found or found[key].answer in taken:
-            found[key] = draw(what, rng)
-    return found
+        answers = {value.answer for value in values.values()}
+        while key not in values or values[key].answer in answers:
+            values[key] = draw(what, rng)
+    return values
 
 
 def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
@@ -131,7 +131,7 @@ class ExtractionTask:
         keys = rng.sample([key for key in kind.keys if key != kind.row], rng.randint(FEWEST, MOST))
         which = rng.choice(kind.asked).format(**{key: value.written for key, value in values.items()})
         document = FORMS[kind.form](kind, values, rng)
-        content = ASKED.format(keys=", ".join(keys), of=f", of {which}" if which else "", document=document)
+        content = QUESTION.format(keys=", ".join(keys), of=f", of {which}" if which else "", document=document)
         reference = "{" + ", ".join(f"{json.dumps(key)}: {values[key].answer}" for key in keys) + "}"
         return single_turn_example(id, content, reference, {"kind": kind.kind})
 

@@ -48,8 +48,8 @@ def _text(report: Report, spans: Sequence[Span]) -> str:
     """The critique in words."""
     poor = [f"'{span.text[:40]}' ({span.reason})" for span in spans if span.label < 0]
     parts = {"Stated": report.stated, "Wrong": poor[:NAMED], "Missing": report.missing}
-    said = [f"{title}: {', '.join(names)}." for title, names in parts.items() if names]
-    return " ".join(said if report.brief else [*said, "It is not two or three whole sentences."])
+    sentences = [f"{title}: {', '.join(names)}." for title, names in parts.items() if names]
+    return " ".join(sentences if report.brief else [*sentences, "It is not two or three whole sentences."])
 
 
 FACTS = CriticSpec(

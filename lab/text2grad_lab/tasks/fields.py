@@ -1,4 +1,4 @@
-"""A program that compares a JSON object with the one that was wanted, field by field."""
+"""A program critic that compares a JSON object with the expected one, field by field."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ TITLES: dict[Mark, str] = {"right": "Right", "wrong": "Wrong", "again": "Said tw
 
 
 class FieldsCritic:
-    """Judges an answer by the JSON object in `example.reference`.
+    """A critic that compares an answer with the JSON object in `example.reference`.
 
-    Good: the value of each right field. Poor: the value of each wrong one, each key that is given
-    again or was not asked for, with its value, and the place where the answer is not JSON.
-    Omissions: the keys that are missing. A field that is given twice is not right, whichever of its
-    values is. The score is 2 s - 1, s the share of the fields that are right out of all that were
-    asked for or given; 0 where the answer is not JSON.
+    Good spans are the values of right fields. Poor spans are the values of wrong fields, repeated
+    or unexpected keys with their values, and places that are not JSON. Omissions are missing keys.
+    A repeated field is never right. The score is 2 s - 1, where s is the share of right fields
+    among expected and extra ones; s is 0 if the answer is not JSON.
 
-    A reason says what kind of mistake it is (not in the text; another value of the text; a number,
-    no text; how a date is written) and never the right value: who is shown it must still read the
-    text.
+    Reasons name the kind of mistake (not in the text; another value of the text; a number instead
+    of text; a wrong date format), but never the right value: a reviser still has to read the text.
     """
 
     def __init__(self) -> None:
         self.source = Source(kind="program", model="fields", prompt_version="1")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Compare every response with its reference; an example without an object gives a
-        `Failure`."""
-        return [self._one(*each) for each in zip(examples, responses, strict=True)]
+        """Compare every response with its reference; a `Failure` if the reference is no object."""
+        return [self._one(*pair) for pair in zip(examples, responses, strict=True)]
 
     def _one(self, example: Example, response: str) -> Judgement:
         if not is_object(example):
             return Failure(kind="unsupported", message=f"{example.id}: the reference is no JSON object with fields")
-        found = Fields.of(example.reference, response)
+        fields = Fields.of(example.reference, response)
         if not response.strip():
-            return Critique(text="The answer is empty.", score=-1.0, omissions=tuple(found.missing))
-        spans = tuple(_spans(found, response, conversation_text(example.prompt)))
-        return Critique(text=_text(found), spans=spans, score=2 * found.share - 1, omissions=tuple(found.missing))
+            return Critique(text="The answer is empty.", score=-1.0, omissions=tuple(fields.missing))
+        spans = tuple(_spans(fields, response, conversation_text(example.prompt)))
+        return Critique(
+            text=_text(fields), spans=spans, score=2 * fields.share - 1, omissions=tuple(fields.missing)
+        )
 
 
 def is_object(example: Example) -> bool:
-    """Whether the reference is a JSON object with at least one field."""
+    """True if the reference is a JSON object with at least one field."""
     members, faults = read_members(example.reference)
     return bool(members) and not faults
 
 
-def _spans(found: Fields, response: str, document: str) -> Iterator[Span]:
-    for member, mark in zip(found.members, found.marks, strict=True):
+def _spans(fields: Fields, response: str, document: str) -> Iterator[Span]:
+    for member, mark in zip(fields.members, fields.marks, strict=True):
         if mark == "right":
             yield _span(response, member.place, 1, f"the {member.key}")
         elif mark == "wrong":
-            yield _span(response, member.place, -1, _reason(member, found.wanted[member.key], document))
+            yield _span(response, member.place, -1, _reason(member, fields.wanted[member.key], document))
         elif mark != "twice":
             reason = "this key was given before" if mark == "again" else "nobody asked for this key"
             yield _span(response, member.whole, -1, reason)
-    for fault in found.faults:
+    for fault in fields.faults:
         if fault.place[1] > fault.place[0]:
             yield _span(response, fault.place, -1, f"not JSON: {fault.reason}")
 
@@ -72,20 +71,20 @@ def _span(response: str, place: Place, label: Label, reason: str) -> Span:
     return Span(start=start, end=end, label=label, text=response[start:end], reason=reason)
 
 
-def _reason(member: Member, wanted: Any, document: str) -> str:
-    """What kind of mistake a wrong value is."""
+def _reason(member: Member, expected: Any, document: str) -> str:
+    """Return the kind of mistake of a wrong value."""
     value, key = member.value, member.key
-    if type(value) is not type(wanted):
-        return f"the {key} is {_kind(wanted)}, not {_kind(value)}"
+    if type(value) is not type(expected):
+        return f"the {key} is {_kind(expected)}, not {_kind(value)}"
     if not isinstance(value, str):
         return f"this is not the {key}"
-    for name, (pattern, shown) in FORMS.items():
-        if re.fullmatch(pattern, wanted):
-            return f"this is not the {key}" if re.fullmatch(pattern, value) else f"a {name} is written {shown}"
-    if value.strip().casefold() == wanted.strip().casefold():
+    for name, (pattern, form) in FORMS.items():
+        if re.fullmatch(pattern, expected):
+            return f"this is not the {key}" if re.fullmatch(pattern, value) else f"a {name} is written {form}"
+    if value.strip().casefold() == expected.strip().casefold():
         return f"the {key}, but not as it is written"
-    there = value.strip() and value in document
-    return f"it is in the text, but is not the {key}" if there else "this is not in the text"
+    is_copied = value.strip() and value in document
+    return f"it is in the text, but is not the {key}" if is_copied else "this is not in the text"
 
 
 def _kind(value: Any) -> str:
@@ -93,13 +92,13 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-def _text(found: Fields) -> str:
+def _text(fields: Fields) -> str:
     """The critique in words."""
-    marked = list(zip(found.members, found.marks, strict=True))
-    named = {title: [m.key for m, mark in marked if mark == each] for each, title in TITLES.items()}
-    named["Missing"] = found.missing
+    pairs = list(zip(fields.members, fields.marks, strict=True))
+    named = {title: [m.key for m, mark in pairs if mark == kind] for kind, title in TITLES.items()}
+    named["Missing"] = fields.missing
     parts = [f"{title}: {', '.join(dict.fromkeys(keys))}." for title, keys in named.items() if keys]
-    faults = [f"Not JSON at character {fault.place[0]}: {fault.reason}." for fault in found.faults]
+    faults = [f"Not JSON at character {fault.place[0]}: {fault.reason}." for fault in fields.faults]
     return " ".join([*parts, *faults])
 
 

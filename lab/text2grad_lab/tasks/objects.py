@@ -21,8 +21,8 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _LITERALS = {"true": True, "false": False, "null": None}
 UNENDED = "the object does not end"
 Mark = Literal["right", "wrong", "twice", "again", "unasked"]
-"""What a member is: the right or a wrong value of a field; the right one of a field that is given
-twice, which is no answer; a field that was given before; a key that nobody asked for."""
+"""The mark of a member: a right or wrong value, a right value that is repeated later, a repeated
+field, or a key that was not asked for."""
 
 
 def _refuse(constant: str) -> None:
@@ -40,8 +40,10 @@ _JSON = json.JSONDecoder(parse_float=_number, parse_int=Decimal, parse_constant=
 
 
 class Member(NamedTuple):
-    """A key and its value, every number as a decimal; `whole` are the characters of both, `place`
-    those of the value, of a text without its quotes."""
+    """A key and its value, with numbers as decimals.
+
+    `whole` is the place of both in the text, `place` that of the value (without quotes).
+    """
 
     key: str
     value: Any
@@ -50,7 +52,7 @@ class Member(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is not JSON: where, which may be the end of the text, and why."""
+    """A place where the text is not JSON (possibly its end), with the reason."""
 
     place: Place
     reason: str
@@ -63,8 +65,7 @@ class _Broken(Exception):
 
 
 def read_members(text: str) -> tuple[list[Member], list[Fault]]:
-    """The members of the one object of a text, as far as it can be read, and what is not JSON, in
-    their order."""
+    """Parse the object in a text as far as possible; return its members and the faults in order."""
     start = text.find("{")
     if start < 0:
         return [], [Fault(_stripped(text, 0), "no JSON object")]
@@ -75,7 +76,7 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
     )
     members: list[Member] = []
     try:
-        end = _read(text, start, members)
+        end = _read_members(text, start, members)
     except _Broken as broken:
         piece = _PIECE.match(text, broken.at)
         return members, [*faults, Fault((broken.at, piece.end() if piece else broken.at), broken.reason)]
@@ -91,7 +92,7 @@ def _stripped(text: str, start: int, end: int | None = None) -> Place:
     return first, max(first, start + len(inside.rstrip(SPACES)))
 
 
-def _read(text: str, at: int, members: list[Member]) -> int:
+def _read_members(text: str, at: int, members: list[Member]) -> int:
     """Read the object that begins at `at` into `members`; returns where it ends.
 
     Raises:
@@ -119,8 +120,8 @@ def _read(text: str, at: int, members: list[Member]) -> int:
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _value(text: str, at: int) -> tuple[Any, Place, int]:
@@ -135,19 +136,19 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
         except (ValueError, RecursionError):
             raise _Broken(at, "one value belongs here") from None
         return value, (at, end), end
-    if not (found := _PLAIN.match(text, at)):
+    if not (match := _PLAIN.match(text, at)):
         raise _Broken(at, "a value belongs here")
     try:
-        value = _number(found[0]) if found["number"] else _LITERALS[found[0]]
+        value = _number(match[0]) if match["number"] else _LITERALS[match[0]]
     except ValueError as error:
         raise _Broken(at, f"a number belongs here: {error}") from None
-    return value, found.span(), found.end()
+    return value, match.span(), match.end()
 
 
 def _text(text: str, at: int) -> tuple[str, int]:
     try:
-        found: tuple[str, int] = _JSON.raw_decode(text, at)
-        return found
+        decoded: tuple[str, int] = _JSON.raw_decode(text, at)
+        return decoded
     except json.JSONDecodeError:
         raise _Broken(at, "this text in quotes does not end, or has a sign that JSON does not take") from None
 
@@ -168,7 +169,7 @@ class Fields:
 
     @cached_property
     def marks(self) -> list[Mark]:
-        """What each of `members` is."""
+        """The marks of `members`."""
         return list(self._marks())
 
     def _marks(self) -> Iterator[Mark]:
@@ -187,15 +188,15 @@ class Fields:
 
     @property
     def missing(self) -> list[str]:
-        """The keys that the answer lacks."""
-        given = {member.key for member in self.members}
-        return [key for key in self.wanted if key not in given]
+        """The keys that are missing in the answer."""
+        keys = {member.key for member in self.members}
+        return [key for key in self.wanted if key not in keys]
 
     @property
     def share(self) -> float:
-        """Right fields out of all that were asked for or given; 0 where the answer is not JSON."""
-        given = sum(mark in ("again", "unasked") for mark in self.marks)
-        return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.wanted) + given)
+        """The share of right fields among requested and extra ones; 0 if the answer is not JSON."""
+        extra = sum(mark in ("again", "unasked") for mark in self.marks)
+        return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.wanted) + extra)
 
     def scores(self) -> dict[str, float]:
         """The measures of the task `extraction`."""
@@ -203,6 +204,6 @@ class Fields:
         return {"fields": self.share, "exact": float(self.share == 1.0), "valid": float(valid)}
 
 
-def equal(value: Any, wanted: Any) -> bool:
-    """Whether two values of JSON are the same; no text is a number, and true is not 1."""
-    return type(value) is type(wanted) and bool(value == wanted)
+def equal(value: Any, other: Any) -> bool:
+    """True if two JSON values are equal; text never equals a number, and true is not 1."""
+    return type(value) is type(other) and bool(value == other)

@@ -1,10 +1,8 @@
-"""Reports: a row of a real table -> two or three sentences that state every fact of it and no
-other.
+"""The task `reports`: state every fact of a table row, and nothing else, in two or three sentences.
 
-The tables come with the package `vega_datasets`; `reports.yaml` says what their columns are. A
-share of the tables (`task.heldout_share`: two of the eight) is held out whole. A demonstration is
-put together from clauses in varied words, orders and forms of its numbers; what is right of any
-other text, `statements` can tell.
+The tables come with the package `vega_datasets`; `reports.yaml` describes their columns. A share of
+the tables (`task.heldout_share`: two of eight) is held out. Demonstrations are composed of clauses
+in varied words, orders and number formats; `statements` judges any text.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from text2grad_lab.tasks.sorts import sorts_of
 from text2grad_lab.tasks.statements import WORDS, Fact, Report
 
 FEWEST, MOST = 3, 5
-"""Facts of a row that are shown."""
-ASKED = (
+"""The minimum and maximum number of facts in a prompt."""
+QUESTION = (
     "Write two or three sentences about {about}. State every fact below, and nothing that is not there.\n\n{rows}"
 )
 SPELLED = {str(number): word for word, number in WORDS.items()}
@@ -40,7 +38,7 @@ SPELLED = {str(number): word for word, number in WORDS.items()}
 
 @dataclass(frozen=True)
 class Column:
-    """What a column says, as a record of `reports.yaml`."""
+    """A column, as a record of `reports.yaml`."""
 
     column: str
     kind: str = "text"
@@ -52,7 +50,7 @@ class Column:
     clauses: Sequence[str] = ()
 
     def shows(self, fact: Fact) -> str:
-        """A fact as the row shows it."""
+        """Return a fact as the prompt shows it."""
         if not fact.number:
             return fact.forms[0]
         number = Decimal(fact.number) / self.times
@@ -63,11 +61,11 @@ class Column:
         )
 
     def fact(self, name: str, value: Any) -> Fact:
-        """The fact that a row with this value states."""
+        """Return the fact of a row with this value."""
         if self.cues:
             number = Decimal(str(value)) * self.times
-            shown = f"{number.normalize():f}" if self.times > 1 else str(number)
-            return Fact(name, (), shown, tuple(self.cues), tuple(self.units))
+            value_text = f"{number.normalize():f}" if self.times > 1 else str(number)
+            return Fact(name, (), value_text, tuple(self.cues), tuple(self.units))
         return Fact(name, forms_of(str(value), self.kind) + tuple(self.also.get(str(value), ())))
 
 
@@ -93,17 +91,19 @@ class Table:
 
     @cached_property
     def rows(self) -> list[dict[str, Fact]]:
-        """The facts of each row that lacks no value, without repeats."""
+        """The facts of every complete row, without duplicates."""
         place = folder() / self.file
         text = place.read_text(encoding="utf-8")
-        read = json.loads(text) if place.suffix == ".json" else csv.DictReader(text.splitlines())
-        found = [{name: row[column.column] for name, column in self.columns.items()} for row in read]
-        whole = dict.fromkeys(tuple(row.items()) for row in found if all(v not in (None, "") for v in row.values()))
-        return [distinct({name: self.columns[name].fact(name, value) for name, value in row}) for row in whole]
+        records = json.loads(text) if place.suffix == ".json" else csv.DictReader(text.splitlines())
+        values = [{name: row[column.column] for name, column in self.columns.items()} for row in records]
+        complete = dict.fromkeys(
+            tuple(row.items()) for row in values if all(v not in (None, "") for v in row.values())
+        )
+        return [distinct({name: self.columns[name].fact(name, value) for name, value in row}) for row in complete]
 
 
 def folder() -> Path:
-    """Return the folder in which vega_datasets keeps its tables; importing it would take a second.
+    """Return the folder with the tables of vega_datasets, without the slow import.
 
     Raises:
         UserError: vega_datasets is not installed.
@@ -121,7 +121,7 @@ def read_tables() -> list[Table]:
 
 
 def forms_of(value: str, kind: str) -> tuple[str, ...]:
-    """The ways to write a text, the year, day or month of a date; the row shows the first."""
+    """Return the ways to write a text, or a date's year, day or month; prompts show the first."""
     if kind == "text":
         return (value,)
     if kind == "year":
@@ -130,7 +130,7 @@ def forms_of(value: str, kind: str) -> tuple[str, ...]:
     months = (f"{day:%B}", f"{day:%b}")
     if kind == "month":
         return (*(f"{month} {day.year}" for month in months), f"{day:%Y-%m}")
-    return (*(each for month in months for each in _days(day, month)), day.isoformat())
+    return (*(form for month in months for form in _days(day, month)), day.isoformat())
 
 
 def _days(day: date, month: str) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _days(day: date, month: str) -> Iterator[str]:
 
 
 def wording(fact: Fact, kind: str, rng: random.Random) -> str:
-    """A fact as the text of a demonstration has it: a date in any form, a number in several."""
+    """Return a fact in a random form, for a demonstration."""
     if not fact.number:
         return rng.choice(fact.forms) if kind in ("day", "month") else fact.forms[0]
     number = Decimal(fact.number)
@@ -155,12 +155,12 @@ def wording(fact: Fact, kind: str, rng: random.Random) -> str:
 
 
 def demonstration(table: Table, facts: Mapping[str, Fact], rng: random.Random) -> str:
-    """A report that states these facts, in two or three sentences."""
+    """Return a report that states these facts in two or three sentences."""
     texts = {name: wording(fact, table.columns[name].kind, rng) for name, fact in facts.items()}
     subject = rng.choice(table.start).format(texts[table.subject])
-    rest = [name for name in facts if name != table.subject]
-    rng.shuffle(rest)
-    clauses = [rng.choice(table.columns[name].clauses).format(texts[name]) for name in rest]
+    others = [name for name in facts if name != table.subject]
+    rng.shuffle(others)
+    clauses = [rng.choice(table.columns[name].clauses).format(texts[name]) for name in others]
     count = min(len(clauses), rng.choice([2, 2, 3]))
     parts = [clauses[n::count] for n in range(count)]
     starts = [subject, *(rng.choice(table.its) for _ in parts[1:])]
@@ -169,7 +169,7 @@ def demonstration(table: Table, facts: Mapping[str, Fact], rng: random.Random) -
 
 
 class ReportsTask:
-    """Rows with a report of their facts; tables that are held out are in no other split.
+    """Rows with a report of their facts; held-out tables are in no other split.
 
     `sft` and `train` are different rows of the same tables. Equal seeds give equal examples.
 
@@ -186,22 +186,20 @@ class ReportsTask:
         self._settings, self._tables = settings, read_tables()
 
     def examples(self, split: Split) -> list[Example]:
-        """The rows of a split, every table as often as the others; `task.limit` is of the `sft`
-        split."""
+        """Return the rows of a split, balanced over tables; `task.limit` limits the `sft` split."""
         rng = random.Random(f"{self._settings.seed}/{split}")
         tables, count = sorts_of(split, self._tables, "tables", self._settings)
         pools = {table.table: self._rows(table, split) for table in tables}
-        found = []
+        result = []
         for n in range(count):
             turn, place = divmod(n, len(tables))
             pool = pools[tables[place].table]
             if turn < len(pool) or split == "sft":  # a row may have several demonstrations, and is asked for once
-                found.append(self._example(f"{split}-{n}", tables[place], pool[turn % len(pool)], rng))
-        return found
+                result.append(self._example(f"{split}-{n}", tables[place], pool[turn % len(pool)], rng))
+        return result
 
     def _rows(self, table: Table, split: Split) -> list[dict[str, Fact]]:
-        """The facts of a table's rows for a split, in the order of the seed; of training rows half
-        are of `sft`."""
+        """Return the facts of a split's rows, shuffled; `sft` and `train` share no row."""
         rows = [facts for facts in table.rows if len(facts) >= FEWEST]
         random.Random(f"{self._settings.seed}/{table.table}").shuffle(rows)
         half = len(rows) // 2
@@ -209,36 +207,38 @@ class ReportsTask:
 
     def _example(self, id: str, table: Table, facts: Mapping[str, Fact], rng: random.Random) -> Example:
         others = [name for name in facts if name != table.subject]
-        chosen = [table.subject, *rng.sample(others, min(len(others), rng.randint(FEWEST, MOST) - 1))]
-        rng.shuffle(chosen)
-        shown = [f"{name}: {table.columns[name].shows(facts[name])}" for name in chosen]
-        content = ASKED.format(about=table.about, rows="\n".join(shown))
-        kept = {name: facts[name] for name in chosen}
-        meta = {"table": table.table, "facts": [asdict(fact) for fact in kept.values()]}
+        names = [table.subject, *rng.sample(others, min(len(others), rng.randint(FEWEST, MOST) - 1))]
+        rng.shuffle(names)
+        rows = [f"{name}: {table.columns[name].shows(facts[name])}" for name in names]
+        content = QUESTION.format(about=table.about, rows="\n".join(rows))
+        selected = {name: facts[name] for name in names}
+        meta = {"table": table.table, "facts": [asdict(fact) for fact in selected.values()]}
         return Example(
-            **{**dict(single_turn_example(id, content, demonstration(table, kept, rng), {})), "meta": meta}
+            **{**dict(single_turn_example(id, content, demonstration(table, selected, rng), {})), "meta": meta}
         )
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """`covered`: share of the facts that are stated; `invented`: 1 where every number is in the
-        row, 0 where none is; `length`: two or three sentences and nothing else; `right`: share of
-        the facts that are stated, out of all facts and all faults, which is what its critic's
-        verdict says."""
+        """Return the measures of a report.
+
+        `covered` is the share of stated facts. `invented` is the share of numbers that are in the
+        row. `length` is 1 for two or three sentences and nothing else. `right` is the share of
+        stated facts among all facts and faults, which the critic's verdict reports.
+        """
         return report_of(example, response).scores()
 
 
 def distinct(facts: Mapping[str, Fact]) -> dict[str, Fact]:
-    """The facts whose text is not part of that of an earlier one, nor the other way round."""
-    kept: dict[str, Fact] = {}
+    """Return the facts without those whose text contains, or is contained in, an earlier one."""
+    result: dict[str, Fact] = {}
     for name, fact in facts.items():
-        before = [form.casefold() for other in kept.values() for form in other.forms]
+        before = [form.casefold() for other in result.values() for form in other.forms]
         texts = [form.casefold() for form in fact.forms]
         if not any(text in other or other in text for text in texts for other in before):
-            kept[name] = fact
-    return kept
+            result[name] = fact
+    return result
 
 
 def report_of(example: Example, response: str) -> Report:
-    """A response beside the facts of its example."""
+    """Return a response with the facts of its example."""
     facts = [Fact.of(row) for row in example.meta["facts"]]
     return Report(facts, response, conversation_text(example.prompt))

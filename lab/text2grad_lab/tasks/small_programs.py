@@ -33,8 +33,8 @@ class SmallProgramsTask:
 
     def __init__(self, settings: TaskSettings) -> None:
         self._embedded = DemoTask(settings)
-        found = read_examples(settings.data or MBPP_DATA, SHAPES, None, split="train")
-        self._mbpp = in_mbpp_split(found, "train")
+        published = read_examples(settings.data or MBPP_DATA, SHAPES, None, split="train")
+        self._mbpp = in_mbpp_split(published, "train")
         self._seed = settings.seed
 
     def examples(self, split: Split) -> list[Example]:
@@ -47,8 +47,8 @@ class SmallProgramsTask:
         if split == "sft":
             published = published[: self._embedded.limit // MBPP_SHARE]
             embedded = embedded[: self._embedded.limit - len(published)]
-        chosen = [*embedded, *published]
-        return random.Random(f"{self._seed}/{split}").sample(chosen, len(chosen))
+        programs = [*embedded, *published]
+        return random.Random(f"{self._seed}/{split}").sample(programs, len(programs))
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Empty: a program is scored by running its tests, which the stage does."""

@@ -22,6 +22,6 @@ def sorts_of(split: Split, sorts: Sequence[S], name: str, settings: TaskSettings
     drawn = [*sorts]
     random.Random(f"{settings.seed}/{name}").shuffle(drawn)
     cut = round(settings.heldout_share * len(drawn))
-    found = drawn[:cut] if split == "heldout" else drawn[cut:]
+    selected = drawn[:cut] if split == "heldout" else drawn[cut:]
     count = settings.limit if split == "sft" and settings.limit else SIZES[split]
-    return found, count if found else 0
+    return selected, count if selected else 0

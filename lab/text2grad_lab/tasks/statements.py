@@ -1,9 +1,9 @@
-"""What a short report states of the facts of a row, and what it says that is in no fact.
+"""Find the facts of a row that a short report states, and everything else that it claims.
 
-A text is stated by one of its forms. A number is stated where it has the fact's value and stands
-nearest to one of the fact's cues, with no other number between them: a list of all numbers of the
-row states nothing. Only complete sentences state anything, of them the first `MOST`, and lines of
-`label: value` are none.
+A text fact is stated by one of its forms. A number is stated if it has the fact's value and is
+nearest to one of the fact's cues, with no other number between, so a list of numbers states
+nothing. Only the first `MOST` complete sentences count, and lines of `label: value` are not
+sentences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from text2grad.feedback import Label, Place
 
 FEWEST, MOST = 2, 3
-"""Sentences of a report."""
+"""The minimum and maximum number of sentences."""
 HEDGES = "about|around|roughly|nearly|almost|approximately|some|circa|close to|just over|just under|~"
 SCALES = {"thousand": 3, "million": 6, "billion": 9}
 WORDS = {
@@ -46,8 +46,7 @@ _JOINT = re.compile(r"[,;]|\band\b|\bbut\b|\bwhile\b")
 
 @dataclass(frozen=True)
 class Fact:
-    """What a row says: `forms` are the texts that state it, or `number` is its value, `cues` and
-    `units` the words beside it."""
+    """A fact of a row: a text with `forms` that state it, or a `number` with `cues` and `units`."""
 
     name: str
     forms: tuple[str, ...] = ()
@@ -57,19 +56,21 @@ class Fact:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Fact:
-        """From the record of an example's `meta`."""
+        """Return the fact of a record in an example's `meta`."""
         values: dict[str, Any] = {k: value if isinstance(value, str) else tuple(value) for k, value in row.items()}
         return cls(**values)
 
 
 LONGEST = Decimal(10) ** 20
-"""Of what its last digit is worth: a policy may write any number of digits, decimals divide up to
-28."""
+"""The limit of a number divided by the value of its last digit: decimals have 28 digits."""
 
 
 class Number(NamedTuple):
-    """A number of a text; `precise` is what one of its last written digit is worth. `free`: it may
-    be rounded further, because it is hedged or in thousands. `spelled`: it is a word."""
+    """A number in a text.
+
+    `precise` is the value of a unit in its last digit. A `free` number may be rounded further,
+    because it is hedged or in thousands. A `spelled` number is a word.
+    """
 
     place: Place
     value: Decimal
@@ -80,7 +81,7 @@ class Number(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """Characters of a report that state the fact `name`, or state nothing."""
+    """A place in a report that states the fact `name`, or nothing."""
 
     place: Place
     label: Label
@@ -89,26 +90,25 @@ class Remark(NamedTuple):
 
 
 def numbers(text: str, start: int = 0, end: int | None = None) -> Iterator[Number]:
-    """The numbers of a text between two places, with signs, separators and words for thousands."""
-    for found in _NUMBER.finditer(text, start, len(text) if end is None else end):
-        if found["word"]:
-            value = Decimal(WORDS[found["word"].lower()])
-            yield Number(found.span("word"), value, Decimal(1), False, True, True)
+    """Yield the numbers in a part of a text, with signs, separators and words for thousands."""
+    for match in _NUMBER.finditer(text, start, len(text) if end is None else end):
+        if match["word"]:
+            value = Decimal(WORDS[match["word"].lower()])
+            yield Number(match.span("word"), value, Decimal(1), False, True, True)
             continue
-        digits = re.sub(r"[^\d.-]", "", found["digits"].replace("−", "-"))
-        scale = Decimal(10) ** SCALES[found["scale"].strip().lower()] if found["scale"] else Decimal(1)
+        digits = re.sub(r"[^\d.-]", "", match["digits"].replace("−", "-"))
+        scale = Decimal(10) ** SCALES[match["scale"].strip().lower()] if match["scale"] else Decimal(1)
         places = len(digits.partition(".")[2])
-        place = found.start("digits"), found.end("scale") if found["scale"] else found.end("digits")
-        free = bool(found["hedge"] or found["scale"])
+        place = match.start("digits"), match.end("scale") if match["scale"] else match.end("digits")
+        free = bool(match["hedge"] or match["scale"])
         step = scale / 10**places
         yield Number(place, Decimal(digits) * scale, step, free, False, digits.isascii())
 
 
 def states(number: Number, value: Decimal) -> bool:
-    """Whether a number is a value, or the value rounded.
+    """True if a number equals a value, or is the value rounded.
 
-    Rounded to the last digit written it needs three digits or more; where it is hedged ("about") or
-    counted in thousands it may be rounded to any place that leaves it two.
+    A rounded number needs at least three digits; two, if it is hedged ("about") or in thousands.
     """
     if not number.plain or number.value == value:
         return number.plain
@@ -126,8 +126,10 @@ def states(number: Number, value: Decimal) -> bool:
 
 
 def pattern(form: str, cased: bool = False) -> re.Pattern[str]:
-    """A word or phrase that stands by itself; * is any ending; white space is any white space. A
-    form without small letters, as MS, is looked for as it is written if `cased`."""
+    """Return a pattern for a separate word or phrase; * is any ending, a space any whitespace.
+
+    With `cased`, a form in capitals such as MS is matched with its case.
+    """
     inside = r"\s+".join(re.escape(part).replace(r"\*", r"\w*") for part in form.split())
     before = r"(?<!\w)(?<![$€£])(?<!\d[.,])" if form[0].isdigit() else r"(?<![^\W\d])" if form[0].isalpha() else ""
     after = r"(?!\w)(?![.,]\d)" if form[-1].isalnum() else ""
@@ -136,7 +138,7 @@ def pattern(form: str, cased: bool = False) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Report:
-    """A text beside the facts of a row; `given` is what the writer was shown."""
+    """A report with the facts of its row; `given` is the prompt."""
 
     facts: Sequence[Fact]
     text: str
@@ -144,58 +146,57 @@ class Report:
 
     @cached_property
     def forms(self) -> list[tuple[Place, Fact]]:
-        """Where the text has a form of a fact, the longest of those that overlap."""
-        found = [
+        """The places of forms of facts; of overlapping ones the longest."""
+        matches = [
             (match.span(), fact)
             for fact in self.facts
             for form in fact.forms
             for match in pattern(form, cased=True).finditer(self.text)
         ]
-        found.sort(key=lambda each: each[0][0] - each[0][1])
-        kept: list[tuple[Place, Fact]] = []
-        for place, fact in found:
-            if not any(start < place[1] and place[0] < end for (start, end), _ in kept):
-                kept.append((place, fact))
-        return sorted(kept, key=lambda each: each[0])
+        matches.sort(key=lambda item: item[0][0] - item[0][1])
+        selected: list[tuple[Place, Fact]] = []
+        for place, fact in matches:
+            if not any(start < place[1] and place[0] < end for (start, end), _ in selected):
+                selected.append((place, fact))
+        return sorted(selected, key=lambda item: item[0])
 
     def _in_form(self, at: int) -> bool:
         return any(start <= at < end for (start, end), _ in self.forms)
 
     @cached_property
     def sentences(self) -> list[Place]:
-        """The complete sentences: a full stop, question or exclamation mark ends one, a new line
-        breaks it off."""
-        found, start = [], 0
+        """The complete sentences, which end with . ! or ? and do not cross lines."""
+        places, start = [], 0
         for line in re.finditer(r"[^\n]+", self.text):
             start = line.start()
             for end in _END.finditer(self.text, *line.span()):
                 if not self._in_form(end.start()):
                     start += len(self.text[start : end.end()]) - len(self.text[start : end.end()].lstrip())
-                    found.append((start, end.end()))
+                    places.append((start, end.end()))
                     start = end.end()
-        return found
+        return places
 
     @cached_property
     def remarks(self) -> list[Remark]:
-        """What is stated, each fact once, and what is wrong, in the order of the text."""
+        """The stated facts, each once, and the faults, in text order."""
         stated: set[str] = set()
-        found: list[Remark] = []
+        results: list[Remark] = []
         for start, end in self.sentences[:MOST]:
             if _LABELLED.match(self.text, start, end) or len(_LABEL.findall(self.text, start, end)) > 1:
-                found.append(Remark((start, end), -1, "a list of values is no sentence"))
+                results.append(Remark((start, end), -1, "a list of values is no sentence"))
                 continue
             for remark in sorted([*self._texts(start, end), *self._numbers(start, end), *self._names(start, end)]):
                 if remark.name in stated and remark.label > 0:
                     if not self._in_form(remark.place[0]):
-                        found.append(Remark(remark.place, -1, f"the {remark.name} is said again"))
+                        results.append(Remark(remark.place, -1, f"the {remark.name} is said again"))
                     continue
                 stated |= {remark.name} if remark.label > 0 else set()
-                found.append(remark)
+                results.append(remark)
         for _, end in self.sentences[MOST - 1 : MOST]:
             if beyond := self.text[end:].strip():
                 start = self.text.index(beyond, end)
-                found.append(Remark((start, start + len(beyond)), -1, f"after the {MOST}rd sentence"))
-        return found
+                results.append(Remark((start, start + len(beyond)), -1, f"after the {MOST}rd sentence"))
+        return results
 
     def _texts(self, start: int, end: int) -> Iterator[Remark]:
         for place, fact in self.forms:
@@ -203,7 +204,7 @@ class Report:
                 yield Remark(place, 1, f"the {fact.name}", fact.name)
 
     def _numbers(self, start: int, end: int) -> Iterator[Remark]:
-        inside = [each for each in numbers(self.text, start, end) if not self._in_form(each.place[0])]
+        inside = [number for number in numbers(self.text, start, end) if not self._in_form(number.place[0])]
         cues = [
             (match.span(), fact)
             for fact in self.facts
@@ -214,20 +215,24 @@ class Report:
         for index, number in enumerate(inside):
             least = inside[index - 1].place[1] if index else start
             most = inside[index + 1].place[0] if index + 1 < len(inside) else end
-            near = [(self._distance(number.place, place), fact) for place, fact in cues if least <= place[0] < most]
-            fact = min(near, key=lambda each: each[0])[1] if near else None
+            candidates = [
+                (self._distance(number.place, place), fact) for place, fact in cues if least <= place[0] < most
+            ]
+            fact = min(candidates, key=lambda item: item[0])[1] if candidates else None
             if remark := self._of_number(number, fact, most):
                 yield remark
 
     def _distance(self, number: Place, cue: Place) -> float:
-        """Words between a number and a cue; a comma or "and" counts as two, standing before as half
-        a one."""
+        """Return the distance of a number and a cue in words.
+
+        A comma or "and" adds two; a cue before the number adds 0.5.
+        """
         before = cue[1] <= number[0]
         between = self.text[cue[1] : number[0]] if before else self.text[number[1] : cue[0]]
         return len(re.findall(r"\w+", between)) + 2 * len(_JOINT.findall(between)) + 0.5 * before
 
     def _of_number(self, number: Number, fact: Fact | None, most: int) -> Remark | None:
-        """What a number is, beside the fact whose cue is the nearest."""
+        """Judge a number, given the fact with the nearest cue."""
         place = number.place
         if fact and states(number, Decimal(fact.number)):
             if wrong := self._wrong_unit(place, most, fact):
@@ -237,33 +242,32 @@ class Report:
             return None
         if not number.plain:
             return Remark(place, -1, "these are no plain digits")
-        if not self._known(number):
+        if not self._is_known(number):
             return Remark(place, -1, "this number is not in the row")
         return Remark(place, -1, f"this is not the {fact.name}" if fact else "it does not say what this number is")
 
-    def _known(self, number: Number) -> bool:
+    def _is_known(self, number: Number) -> bool:
         return any(fact.number and states(number, Decimal(fact.number)) for fact in self.facts)
 
     def _wrong_unit(self, number: Place, most: int, fact: Fact) -> Place | None:
-        """A number with the currency before it or the unit directly after it, where that is not the
-        fact's."""
+        """Return the place of a number with a currency or unit that is not the fact's."""
         start, end = number
         if self.text[start - 1 : start] in set("$€£") - set(fact.units):
             return start - 1, end
-        every = {unit for each in self.facts for unit in each.units} | set(OTHER_UNITS)
+        every = {unit for other in self.facts for unit in other.units} | set(OTHER_UNITS)
         for unit in every - set(fact.units) if fact.units else ():
-            found = pattern(unit, cased=True)
-            if match := re.compile(r"\s*" + found.pattern, found.flags).match(self.text, end, most):
+            unit_pattern = pattern(unit, cased=True)
+            if match := re.compile(r"\s*" + unit_pattern.pattern, unit_pattern.flags).match(self.text, end, most):
                 return start, match.end()
         return None
 
     def _names(self, start: int, end: int) -> Iterator[Remark]:
-        """Capitalised words inside a sentence that the writer was not shown."""
-        known = {word.casefold() for word in re.findall(r"\w+", self.given)}
-        known |= {word.casefold() for fact in self.facts for unit in fact.units for word in unit.split()}
+        """Yield capitalised words inside a sentence that are not in the prompt."""
+        shown_words = {word.casefold() for word in re.findall(r"\w+", self.given)}
+        shown_words |= {word.casefold() for fact in self.facts for unit in fact.units for word in unit.split()}
         for match in _NAME.finditer(self.text, start + 1, end):
             words = {word.casefold() for word in match[0].split()}
-            if not words & known and not self._in_form(match.start()):
+            if not words & shown_words and not self._in_form(match.start()):
                 yield Remark(match.span(), -1, "this name is not in the row")
 
     @property
@@ -273,27 +277,27 @@ class Report:
 
     @property
     def missing(self) -> list[str]:
-        """The names of those that are not."""
+        """The names of the facts that are not stated."""
         return [fact.name for fact in self.facts if fact.name not in self.stated]
 
     @property
     def brief(self) -> bool:
-        """Whether the text is two or three sentences and nothing else."""
+        """True if the text is two or three sentences and nothing else."""
         ends = self.sentences[-1][1] if self.sentences else 0
         return FEWEST <= len(self.sentences) <= MOST and not self.text[ends:].strip()
 
     @property
     def share(self) -> float:
-        """Facts that are stated out of all facts and all faults; its length is one fault."""
+        """The share of stated facts among all facts and faults; a wrong length is one fault."""
         faults = sum(remark.label < 0 for remark in self.remarks) + (not self.brief)
         return len(self.stated) / max(1, len(self.facts) + faults)
 
     def scores(self) -> dict[str, float]:
         """The measures of the task `reports`."""
-        written = [n for n in numbers(self.text) if not n.spelled and not self._in_form(n.place[0])]
+        digits = [n for n in numbers(self.text) if not n.spelled and not self._in_form(n.place[0])]
         return {
             "covered": len(self.stated) / max(1, len(self.facts)),
-            "invented": sum(map(self._known, written)) / len(written) if written else 1.0,
+            "invented": sum(map(self._is_known, digits)) / len(digits) if digits else 1.0,
             "length": float(self.brief),
             "right": self.share,
         }

@@ -43,30 +43,30 @@ def _date(rng: random.Random) -> Value:
     day = date(2025, 1, 1) + timedelta(days=rng.randrange(900))
     suffix = "th" if 10 < day.day < 20 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
     month = f"{day:%B}"
-    written = [
+    forms = [
         f"{day.day} {month} {day.year}",
         f"{month} {day.day}, {day.year}",
         f"{month} {day.day}{suffix}, {day.year}",
         f"{day:%A}, {day.day} {month[:3]} {day.year}",
         day.isoformat(),
     ]
-    return Value(rng.choice(written), json.dumps(day.isoformat()))
+    return Value(rng.choice(forms), json.dumps(day.isoformat()))
 
 
 def _time(rng: random.Random) -> Value:
     hour, minute = rng.randrange(7, 22), rng.choice([0, 5, 15, 20, 30, 45])
     half = "am" if hour < 12 else "pm"
     twelve = f"{(hour - 1) % 12 + 1}:{minute:02}"
-    written = [f"{hour:02}:{minute:02}", f"{twelve} {half}", f"{twelve}{half}"]
-    return Value(rng.choice(written), json.dumps(f"{hour:02}:{minute:02}"))
+    forms = [f"{hour:02}:{minute:02}", f"{twelve} {half}", f"{twelve}{half}"]
+    return Value(rng.choice(forms), json.dumps(f"{hour:02}:{minute:02}"))
 
 
 def _amount(rng: random.Random, least: int = 100, most: int = 2400) -> Value:
     cents = rng.choice([0, 0, 50, 99, rng.randrange(100)])
     number = rng.randrange(least, most) + cents / 100
     spelled = f"{number:,.2f}" if cents else rng.choice([f"{number:,.0f}", f"{number:,.2f}"])
-    written = rng.choice([f"${spelled}", f"{spelled} dollars", f"USD {spelled}"])
-    return Value(written, f"{number:.2f}" if cents else f"{number:.0f}")
+    form = rng.choice([f"${spelled}", f"{spelled} dollars", f"USD {spelled}"])
+    return Value(form, f"{number:.2f}" if cents else f"{number:.0f}")
 
 
 def _count(rng: random.Random) -> Value:

@@ -40,39 +40,46 @@ class _Reading:
     def compare(self, start: int, end: int, expected: str, reason: str = "") -> None:
         """Praise the words that are expected and blame the others, or what stands where one is
         missing."""
-        places = [(start + found.start(), start + found.end()) for found in WORD.finditer(self.response[start:end])]
+        places = [(start + match.start(), start + match.end()) for match in WORD.finditer(self.response[start:end])]
         words = [self.response[a:b] for a, b in places]
-        for (first, last), wanted in zip(places, _wanted(words, WORD.findall(expected)), strict=True):
+        for (first, last), expected_word in zip(
+            places, _align_expected(words, WORD.findall(expected)), strict=True
+        ):
             word = self.response[first:last]
-            if wanted == word:
+            if expected_word == word:
                 self.mark(first, last, 1)
-            elif wanted.endswith(f" {word}"):
-                self.mark(first, first + 1, -1, reason or f"{wanted.removesuffix(word).strip()} is missing")
+            elif expected_word.endswith(f" {word}"):
+                self.mark(first, first + 1, -1, reason or f"{expected_word.removesuffix(word).strip()} is missing")
             else:
-                right = _right_digits(word, wanted)
+                right = _right_digits(word, expected_word)
                 self.mark(first, first + right, 1)
-                self.mark(first + right, last, -1, reason or (f"should be {wanted}" if wanted else "too much"))
+                self.mark(
+                    first + right,
+                    last,
+                    -1,
+                    reason or (f"should be {expected_word}" if expected_word else "too much"),
+                )
 
     def look_up(self, start: int, end: int, column: str, item: str) -> None:
         """A call of the table."""
-        plan, wanted = self.example.meta["plan"], self.example.meta["item"]
+        plan, expected_item = self.example.meta["plan"], self.example.meta["item"]
         if self.x is not None:
             self.mark(start, end, -1, "it was looked up before")
         else:
-            self.compare(start, end, f"lookup {plan['column']} of {wanted}")
+            self.compare(start, end, f"lookup {plan['column']} of {expected_item}")
         self.x = Tools(self.example.meta["table"]).number(column, item) or self.x
 
-    def compute(self, start: int, end: int, written: str) -> None:
+    def compute(self, start: int, end: int, equation: str) -> None:
         """A call of the calculator."""
         if self.x is None:
             self.mark(start, end, -1, "nothing was looked up to compute with")
         elif self.result is not None:
             self.mark(start, end, -1, "it was computed before")
-        elif value_of(written) == value_of(expected := self.example.meta["plan"]["sum"].format(x=self.x)):
+        elif value_of(equation) == value_of(expected := self.example.meta["plan"]["sum"].format(x=self.x)):
             self.mark(start, end, 1)
         else:
             self.compare(start, end, f"compute {expected}")
-        self.result = value_of(written) or self.result
+        self.result = value_of(equation) or self.result
 
     def answer(self, start: int, end: int) -> None:
         """The answer, which ends the episode."""
@@ -105,34 +112,33 @@ class _Reading:
                 yield f"`{span.text}`: {span.reason}."
 
 
-def _right_digits(word: str, wanted: str) -> int:
-    """How many digits of a wrong number are right before the first wrong one; 0 of what is no
-    number."""
-    if not (word.isdigit() and wanted.isdigit()):
+def _right_digits(word: str, expected_digits: str) -> int:
+    """Count the right digits of a wrong number before the first wrong one; 0 for other words."""
+    if not (word.isdigit() and expected_digits.isdigit()):
         return 0
     return next(
-        (place for place, (ours, theirs) in enumerate(zip(word, wanted, strict=False)) if ours != theirs), 0
+        (place for place, (ours, theirs) in enumerate(zip(word, expected_digits, strict=False)) if ours != theirs),
+        0,
     )
 
 
-def _wanted(words: Sequence[str], expected: Sequence[str]) -> list[str]:
-    """For each written word what should stand there, with what is missing in front of it; "" for
-    nothing."""
+def _align_expected(words: Sequence[str], expected: Sequence[str]) -> list[str]:
+    """Return the expected words for each written word, with missing ones before it; "": none."""
     if len(words) == len(expected):
         return list(expected)
-    wanted: list[str] = []
+    expected_words: list[str] = []
     missing = ""
-    for kind, first, last, left, right in SequenceMatcher(None, words, expected, autojunk=False).get_opcodes():
+    for kind, first, last, start, right in SequenceMatcher(None, words, expected, autojunk=False).get_opcodes():
         if kind == "insert":
-            missing = " ".join(expected[left:right])
+            missing = " ".join(expected[start:right])
             continue
-        found = [*expected[left:right], *[""] * (last - first)][: last - first]
+        aligned = [*expected[start:right], *[""] * (last - first)][: last - first]
         if missing:
-            found[0], missing = f"{missing} {found[0]}", ""
-        wanted += found
+            aligned[0], missing = f"{missing} {aligned[0]}", ""
+        expected_words += aligned
     if missing:  # behind the last word, which ended too early
-        wanted[-1] = f"{missing} {words[-1]}"
-    return wanted
+        expected_words[-1] = f"{missing} {words[-1]}"
+    return expected_words
 
 
 class LookupCritic:
@@ -142,10 +148,10 @@ class LookupCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Each turn by what stood before it, and the verdict on the answer."""
-        return [_judged(example, response) for example, response in zip(examples, responses, strict=True)]
+        return [_judge(example, response) for example, response in zip(examples, responses, strict=True)]
 
 
-def _judged(example: Example, response: str) -> Critique:
+def _judge(example: Example, response: str) -> Critique:
     reading, right = _Reading(example, response), is_right(example, response)
     reading.read()
     spans = tuple(sorted(reading.spans, key=lambda span: span.start))

@@ -23,8 +23,8 @@ LEAST, MOST = 2, 9
 """The numbers of a table."""
 
 
-def _part(name: str, phrase: str, written: str, wrong: str, slip: str) -> Part:
-    return Part(name, phrase, written, (wrong,), SLIPS[slip])
+def _part(name: str, phrase: str, text: str, wrong: str, slip: str) -> Part:
+    return Part(name, phrase, text, (wrong,), SLIPS[slip])
 
 
 SLOTS = (
@@ -55,8 +55,10 @@ SLOTS = (
         _part("first", "the number and the item", "{result} {item}", "{item} {result}", "rare"),
     ),
 )
-"""What is looked up, how it is multiplied, what is added, and how the answer is worded. `code` of a
-part is what the agent writes for it, `wrong` what it writes by mistake."""
+"""The parts of a problem: the column, the factor, the summand, and the wording of the answer.
+
+`code` is what the agent writes for a part, `wrong` what it writes by mistake.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,40 +71,39 @@ class Problem:
 
     @property
     def combination(self) -> str:
-        """The structure: what training and held-out never share."""
+        """The structure, which training and held-out problems never share."""
         return "/".join(part.name for part in self.parts)
 
     def question(self) -> str:
-        """What the policy is asked."""
+        """Return the question to the policy."""
         subject, times, added, worded = (part.phrase.format(item=self.item) for part in self.parts)
         return f"Find {subject}, {times}, {added}. Answer with {worded}."
 
     def plan(self, slips: Sequence[bool] = (False,) * 4) -> dict[str, str]:
-        """What is written for each part: `column`, `sum` of {x}, and `answer` of {x}, {result}."""
+        """Return the agent's text per part: `column`, `sum` of {x}, `answer` of {x}, {result}."""
         column, times, added, worded = (
             part.wrong[0] if slip else part.code for part, slip in zip(self.parts, slips, strict=True)
         )
         return {"column": column, "sum": f"{times}{added}", "answer": worded.replace("{item}", self.item)}
 
     def meta(self) -> dict[str, Any]:
-        """What the environment and the critic know, and the policy does not."""
+        """Return the data that the environment and the critic see, but not the policy."""
         return {"combination": self.combination, "item": self.item, "table": self.table, "plan": self.plan()}
 
     def transcript(self, slips: Sequence[bool] = (False,) * 4) -> Transcript:
-        """An episode as an agent plays it; `slips[i]` is True where it makes the mistake of part
-        i."""
+        """Return an episode of an agent that makes the mistake of part i where `slips[i]`."""
         plan, tools = self.plan(slips), Tools(self.table)
         call = f"lookup {plan['column']} of {self.item}"
         x = tools.said_to(call)
         compute = f"compute {plan['sum'].format(x=x)}"
         result = tools.said_to(compute)
         answer = f"answer {plan['answer'].format(x=x, result=result)}"
-        said = [(), *((Message(role="tool", content=text),) for text in (x, result))]
-        return Transcript.of(zip(said, (call, compute, answer), strict=True))
+        messages = [(), *((Message(role="tool", content=text),) for text in (x, result))]
+        return Transcript.of(zip(messages, (call, compute, answer), strict=True))
 
 
 def make_table(rng: random.Random) -> Table:
-    """A number for every column of every item."""
+    """Return a table with a number for every column of every item."""
     return {item: {column: rng.randint(LEAST, MOST) for column in COLUMNS} for item in ITEMS}
 
 
@@ -139,14 +140,14 @@ class LookupTask:
         """
         rng = random.Random(f"{self.seed}/{split}")
         pool = self.combinations["heldout" if split == "heldout" else "train"]
-        chosen = itertools.islice(itertools.cycle(pool), self.limit if split == "sft" else len(pool))
-        return [self._example(f"{split}-{index}", parts, split, rng) for index, parts in enumerate(chosen)]
+        problems = itertools.islice(itertools.cycle(pool), self.limit if split == "sft" else len(pool))
+        return [self._example(f"{split}-{index}", parts, split, rng) for index, parts in enumerate(problems)]
 
     def _example(self, name: str, parts: tuple[Part, ...], split: str, rng: random.Random) -> Example:
         problem = Problem(parts, rng.choice(ITEMS), make_table(rng))
         slips = [split == "sft" and rng.random() < part.slip for part in parts]
-        asked = single_turn_example(name, problem.question(), "", problem.meta())
-        return asked.model_copy(update={"reference": problem.transcript(slips)})
+        example = single_turn_example(name, problem.question(), "", problem.meta())
+        return example.model_copy(update={"reference": problem.transcript(slips)})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """`pass`: 1 if the last turn gives the right answer, as it was asked for."""
@@ -154,13 +155,13 @@ class LookupTask:
 
 
 def is_right(example: Example, response: str) -> bool:
-    """Whether the last turn is the right answer."""
+    """True if the last turn is the right answer."""
     last = turns_of(response)[-1]
     return response[last.start : last.end].strip() == f"answer {right_answer(example)}"
 
 
 def right_answer(example: Example) -> str:
-    """The words of the right answer."""
+    """Return the text of the right answer."""
     plan, item = example.meta["plan"], example.meta["item"]
     x = str(example.meta["table"][item][plan["column"]])
     return str(plan["answer"]).format(x=x, result=value_of(plan["sum"].format(x=x)))

@@ -32,24 +32,24 @@ class Tools:
         self.table: Table = table or {}
 
     def reset(self, example: Example) -> Sequence[Message]:
-        """Take the example's table; nothing is said."""
+        """Load the example's table, without a message."""
         self.table = example.meta["table"]
         return ()
 
     def number(self, column: str, item: str) -> str | None:
-        """What stands in the table."""
-        found = self.table.get(item, {}).get(column)
-        return None if found is None else str(found)
+        """Return a number in the table as text, or None."""
+        value = self.table.get(item, {}).get(column)
+        return None if value is None else str(value)
 
     def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
-        """What the tool that is called says."""
+        """Answer a turn as the tool that it calls."""
         line = turn.content.strip()
         if ANSWER.fullmatch(line):
             return (), True
         return (Message(role="tool", content=self.said_to(line)),), False
 
     def said_to(self, line: str) -> str:
-        """The result of a call, or why there is none."""
+        """Return the result of a call, or the reason why there is none."""
         if call := LOOK_UP.fullmatch(line):
             return self.number(*call.groups()) or f"no {call[1]} of {call[2]}"
         if call := COMPUTE.fullmatch(line):
