@@ -41,31 +41,31 @@ def main() -> None:
     tokenizer = byte_level([*texts["prose"], *texts["code"]], vocabulary)
     began = time.perf_counter()
     table = TokenTable(tokenizer)
-    say("token table", f"{len(tokenizer):,} ids in {time.perf_counter() - began:.2f} s")
+    report("token table", f"{len(tokenizer):,} ids in {time.perf_counter() - began:.2f} s")
 
     dice = random.Random(0)
-    wanted = found = 0
+    expected = matched = 0
     result: dict[str, float] = {}
     for kind, responses in texts.items():
         exact = 0
         for text in responses:
             truth, labels = labelled(text, table, tokenizer, dice)
-            wanted += sum(label != 0 for label in truth)
-            found += sum(a == b != 0 for a, b in zip(truth, labels, strict=True))
+            expected += sum(label != 0 for label in truth)
+            matched += sum(a == b != 0 for a, b in zip(truth, labels, strict=True))
             exact += truth == labels
         result[f"exact_{kind}"] = exact
-        say(f"{kind}: all labels right", f"{exact} of {len(responses)}")
+        report(f"{kind}: all labels right", f"{exact} of {len(responses)}")
     result["absent_rewarded"] = sum(rewards_absent(text, table, tokenizer, dice) for text in texts["prose"])
-    both = [*texts["prose"], *texts["code"]]
-    result["responses_per_second"] = round(speed(both, table, tokenizer, dice))
-    result = {"recall": found / wanted, **result}
-    say("labelled tokens found", f"{found} of {wanted}")
-    say("absent quotes rewarded", f"{result['absent_rewarded']} of {COUNT}")
-    say(f"responses of {TOKENS} tokens a second", f"{result['responses_per_second']:,}")
+    texts_to_time = [*texts["prose"], *texts["code"]]
+    result["responses_per_second"] = round(speed(texts_to_time, table, tokenizer, dice))
+    result = {"recall": matched / expected, **result}
+    report("labelled tokens found", f"{matched} of {expected}")
+    report("absent quotes rewarded", f"{result['absent_rewarded']} of {COUNT}")
+    report(f"responses of {TOKENS} tokens a second", f"{result['responses_per_second']:,}")
     print(json.dumps(result))
 
 
-def say(what: str, value: str) -> None:
+def report(what: str, value: str) -> None:
     print(f"{what:<34} {value}", file=sys.stderr)
 
 
@@ -109,16 +109,16 @@ def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) 
 def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list[int]:
     """Labels from first principles: what each decoded prefix adds to the text, one character at a
     time."""
-    whole = tokenizer.decode(ids, skip_special_tokens=True)
+    full_text = tokenizer.decode(ids, skip_special_tokens=True)
     signs: list[set[int]] = [
         {
             span.label
             for span in spans
             if span.start <= place < span.end
-            and whole[span.start : place + 1].strip()
-            and whole[place : span.end].strip()
+            and full_text[span.start : place + 1].strip()
+            and full_text[place : span.end].strip()
         }
-        for place in range(len(whole))
+        for place in range(len(full_text))
     ]
     labels, done = [], 0
     for count in range(1, len(ids) + 1):
@@ -131,8 +131,7 @@ def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list
 
 
 def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) -> bool:
-    """Whether a quote with one word exchanged, which the response does not hold, moves any
-    token."""
+    """True if a quote with a changed word, which is not in the response, rewards any token."""
     words = text.split()
     first = dice.randrange(len(words) - 4)
     quoted = words[first : first + 4]
@@ -141,8 +140,8 @@ def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Ra
     assert quote not in text
     judgement = parse(json.dumps({"critique": "", "good_spans": [quote], "poor_spans": []}), text)
     assert isinstance(judgement, Critique), judgement.message
-    paid = credit(judgement, table.align(sampled(text, tokenizer, dice)), CreditSettings())
-    return bool(paid.delta.any()) or judgement.quotes.unmatched != 1
+    rewards = credit(judgement, table.align(sampled(text, tokenizer, dice)), CreditSettings())
+    return bool(rewards.delta.any()) or judgement.quotes.unmatched != 1
 
 
 def speed(texts: Sequence[str], table: TokenTable, tokenizer: Any, dice: random.Random) -> float:

@@ -1,12 +1,11 @@
-"""How fast responses are judged by a server that takes its time, and whether memory stays flat.
+"""Measure the rate and memory of `annotate` with a slow server.
 
-A stub server in a process of its own answers every request after `--delay` seconds, whatever else
-is open. 2,000 responses are judged with 64 requests in flight; ideal is 64 / 0.05 s = 1,280 a
-second. The clock runs from the first question to the last answer settled in the journal; reading
-the items, building prompts, hashing, writing and parsing are inside. Memory is the peak of the
-resident set, after the job of 2,000 and after a second one of 10,000 more in the same process. Two
-cores that nobody else uses are needed: one for each process. Before that, plain sockets that send
-the same bytes again and again tell what the stub itself can do on this machine now.
+A stub server in a separate process answers every request after `--delay` seconds, independent of
+load. 2,000 responses are judged with 64 requests in flight; the ideal rate is 64 / 0.05 s = 1,280
+per second. The clock runs from the first question to the last answer in the journal, and includes
+reading items, building prompts, hashing, writing and parsing. Memory is the peak of the resident
+set after this job, and after a second job of 10,000 in the same process. Two idle cores are needed,
+one per process. First, plain sockets that repeat the same bytes measure the limit of the stub.
 
     OMP_NUM_THREADS=1 python benchmarks/annotate.py [--records 2000] [--flight 64] [--delay 0.05]
 
@@ -116,15 +115,15 @@ def bare_rate(url: str, count: int, flight: int) -> float:
         peers.append(socket.create_connection((str(address.hostname), int(address.port or 0))))
         peers[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(peers[-1], selectors.EVENT_READ, peers[-1])
-    start, sent, answered, ready = time.perf_counter(), 0, 0, peers
-    while answered < count:
+    start, sent, completed, ready = time.perf_counter(), 0, 0, peers
+    while completed < count:
         for peer in ready[: count - sent]:
             peer.sendall(request)
             sent += 1
         ready = [key.data for key, _ in selector.select()]
         for peer in ready:
             assert peer.recv(1 << 16) == ANSWER
-        answered += len(ready)
+        completed += len(ready)
     seconds = time.perf_counter() - start
     for peer in peers:
         peer.close()
@@ -153,11 +152,11 @@ class Stub(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.waiting += data
-        head, found, rest = self.waiting.partition(b"\r\n\r\n")
-        if found:
+        head, separator, remaining = self.waiting.partition(b"\r\n\r\n")
+        if separator:
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            if len(rest) >= length:
-                self.waiting = rest[length:]
+            if len(remaining) >= length:
+                self.waiting = remaining[length:]
                 asyncio.get_running_loop().call_later(self.delay, self.transport.write, ANSWER)
 
 

@@ -1,10 +1,10 @@
-"""Which HTTP client is enough for a judge that answers after a second, with 64 requests in flight?
+"""Compare HTTP clients for a judge that answers after a second, with 64 requests in flight.
 
-A stub server in a process of its own answers every request after `--delay` seconds, whatever else
-is open. Each client sends `--requests` requests of 4 kB, `--flight` at a time, in a process of its
-own, and reads text and usage of every answer; the ideal time is requests / flight * delay. The
-clients take turns for `--rounds` rounds, so that others' work on the machine hits all of them
-alike; the figures are medians.
+A stub server in a separate process answers every request after `--delay` seconds, independent of
+load. Each client sends `--requests` requests of 4 kB, `--flight` at a time, in a separate process,
+and reads the text and usage of every answer; the ideal time is requests / flight * delay. The
+clients alternate for `--rounds` rounds, so that other load on the machine affects all of them
+equally; the figures are medians.
 
     OMP_NUM_THREADS=1 python benchmarks/client.py [--rounds 5] [--delay 1] [--clients ours sdk ...]
 
@@ -116,10 +116,10 @@ async def run_async(
     imported = time.process_time() - start
     await ask()
     clocks = time.perf_counter(), time.process_time()
-    left, answers = iter(range(requests)), []
+    pending, answers = iter(range(requests)), []
 
     async def work() -> None:
-        for _ in left:
+        for _ in pending:
             answers.append(await ask())
 
     await asyncio.gather(*(work() for _ in range(flight)))

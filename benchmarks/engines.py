@@ -115,8 +115,19 @@ def deepspeed() -> dict[str, Any]:
 
 def deepspeed_runs(stage: int) -> bool:
     test = TESTS[1] / "test_trl_processes.py"
-    chosen = ("-k", f"deepspeed and {stage} and weights") if stage != 2 else ("-k", "deepspeed and 2")
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "nightly", *chosen, str(test))
+    selection = ("-k", f"deepspeed and {stage} and weights") if stage != 2 else ("-k", "deepspeed and 2")
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "nightly",
+        *selection,
+        str(test),
+    )
     paths = os.pathsep.join(map(str, (ROOT / "src", *TESTS)))
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}).returncode == 0
 
@@ -142,8 +153,8 @@ def critic_beside() -> dict[str, float]:
 
     with TemporaryDirectory() as place:
         tokenizer = load_tokenizer(str(tiny_model(Path(place) / "model")))
-    asked = t2g.Example(id="a", prompt=(t2g.Message(role="user", content="ok"),))
-    rollouts = [t2g.Trajectory(asked, tokenizer.encode("keep the even ones")) for _ in range(ROLLOUTS)]
+    example = t2g.Example(id="a", prompt=(t2g.Message(role="user", content="ok"),))
+    rollouts = [t2g.Trajectory(example, tokenizer.encode("keep the even ones")) for _ in range(ROLLOUTS)]
     rng = random.Random(0)
 
     async def all_scored() -> None:

@@ -55,26 +55,26 @@ def main() -> None:
 
 def compare(options: argparse.Namespace) -> dict[str, float]:
     """Each way in its own process, and what they say about one another."""
-    found, values = {}, {}
+    results, values = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for way in (*SCORING, *(UPDATE if options.update else ())):
             file = Path(folder) / way
             command = [sys.executable, __file__, *sys.argv[1:], "--inside", way, str(file)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-            found[way] = json.loads(done.stdout.splitlines()[-1])
+            results[way] = json.loads(done.stdout.splitlines()[-1])
             values[way] = torch.load(file, weights_only=True)
-            print(f"{way}: {found[way]}", file=sys.stderr)
-    both = 2 * options.responses * options.tokens * options.vocabulary * 4 / 2**20
-    peaks = {way: each["peak_mb"] for way, each in found.items()}
+            print(f"{way}: {results[way]}", file=sys.stderr)
+    megabytes = 2 * options.responses * options.tokens * options.vocabulary * 4 / 2**20
+    peaks = {way: result["peak_mb"] for way, result in results.items()}
     figures = {
-        "peak_ratio": round(peaks["chunked"] / both, 4),
+        "peak_ratio": round(peaks["chunked"] / megabytes, 4),
         "max_abs_difference": difference(values["chunked"], values["whole"]),
         "mean_kl": round(float(values["whole"].mean()), 4),
         "measured_peak_ratio": round(peaks["chunked"] / peaks["whole"], 4),
-        "both_log_softmax_mb": round(both),
+        "both_log_softmax_mb": round(megabytes),
         **{f"{way}_peak_mb": round(peak) for way, peak in peaks.items()},
-        **{f"{way}_cpu_s": each["cpu_s"] for way, each in found.items()},
+        **{f"{way}_cpu_s": each["cpu_s"] for way, each in results.items()},
     }
     if options.update:
         gradients = [values[way] for way in UPDATE]
@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     policy, batch = make(options)
     before, began = resident_mb(), cpu_seconds()
     values = {
-        "chunked": chunked, "whole": whole, "chunked_update": chunked_update, "whole_update": whole_update,
+        "chunked": chunked, "whole": full_kl, "chunked_update": chunked_update, "whole_update": whole_update,
     }[way](policy, batch)  # fmt: skip
     figures = {"peak_mb": peak_mb() - before, "cpu_s": round(cpu_seconds() - began, 2)}
     torch.save(values, file)
@@ -134,14 +134,14 @@ def chunked(policy: Policy, batch: TokenBatch) -> Tensor:
     return kl
 
 
-def whole(policy: Policy, batch: TokenBatch) -> Tensor:
+def full_kl(policy: Policy, batch: TokenBatch) -> Tensor:
     """Both log-softmax tensors, and no more than they need: the logits are freed, the sum goes row
     by row."""
-    both = []
+    parts = []
     with torch.no_grad():
         for model in (policy.model, policy.reference.model):
-            both.append(log_softmax(model, batch))
-        return torch.stack([adv.kl_from_log_probs(log_p, log_ref) for log_p, log_ref in zip(*both, strict=True)])
+            parts.append(log_softmax(model, batch))
+        return torch.stack([adv.kl_from_log_probs(log_p, log_ref) for log_p, log_ref in zip(*parts, strict=True)])
 
 
 def log_softmax(model: LlamaForCausalLM, batch: TokenBatch) -> Tensor:

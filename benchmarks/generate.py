@@ -1,9 +1,7 @@
-"""How long sampling takes: our loop beside transformers' `generate`, on the same model, prompts and
-lengths.
+"""Compare the time of our sampling loop and transformers' `generate` on the same inputs.
 
-Both are greedy and must write the same ids; every response is made to end at a drawn length
-(`ragged`), or all of them at the limit (`full`). They take turns, one thread; CPU seconds, median
-of --runs.
+Both are greedy and must write the same ids. Responses end at random lengths (`ragged`), or all at
+the limit (`full`). The two alternate on one thread; figures are CPU seconds, medians of --runs.
 
     python benchmarks/generate.py [--runs 5] [--responses 64] [--tokens 64]
 
@@ -39,14 +37,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--responses", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    load = Load(responses=chosen.responses, tokens=chosen.tokens)
+    load = Load(responses=args.responses, tokens=args.tokens)
     policy = random_policy(SHAPE, load, lora=False, device=torch.device("cpu"))
     prompts = torch.randint(5, 400, (load.responses, load.prompt)).tolist()
     drawn = torch.randint(4, load.tokens + 1, (load.responses,)).tolist()
     lengths = {"full": [load.tokens] * load.responses, "ragged": drawn}
-    print(json.dumps({name: compared(policy, prompts, ends, chosen.runs) for name, ends in lengths.items()}))
+    print(json.dumps({name: compared(policy, prompts, ends, args.runs) for name, ends in lengths.items()}))
 
 
 def compared(policy: Policy, prompts: Ids, ends: Sequence[int], runs: int) -> dict[str, float]:
@@ -64,8 +62,8 @@ def compared(policy: Policy, prompts: Ids, ends: Sequence[int], runs: int) -> di
             before = time.process_time()
             way(policy, prompts, ends)
             seconds[name].append(time.process_time() - before)
-    found = {name: round(median(each), 3) for name, each in seconds.items()}
-    return found | {"ratio": round(found["ours"] / found["transformers"], 3)}
+    medians = {name: round(median(values), 3) for name, values in seconds.items()}
+    return medians | {"ratio": round(medians["ours"] / medians["transformers"], 3)}
 
 
 def ours(policy: Policy, prompts: Ids, ends: Sequence[int]) -> Ids:
@@ -107,9 +105,9 @@ def ended(scores: Tensor, stop: int, over: Sequence[bool]) -> Tensor:
     """The scores, where only `stop` can come in rows that are over, and never in others."""
     ends = torch.tensor(over)
     scores = scores.clone()
-    kept = scores[:, stop].clone()
+    stop_scores = scores[:, stop].clone()
     scores[ends] = float("-inf")
-    scores[:, stop] = torch.where(ends, kept, float("-inf"))
+    scores[:, stop] = torch.where(ends, stop_scores, float("-inf"))
     return scores
 
 

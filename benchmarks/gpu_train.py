@@ -56,13 +56,13 @@ def measure(size: str, load: Load, steps: int, peak: float, device: torch.device
         Stepper(policy, replace(load, epochs=1), clock).step(feedback)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    found: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
+    rows_by_feedback: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
     for _ in range(steps):
         for feedback in FEEDBACK:
-            found[feedback].append(stepper.step(feedback))
+            rows_by_feedback[feedback].append(stepper.step(feedback))
     seconds = {
         feedback: {phase: statistics.median(row[phase] for row in rows) for phase in PHASES}
-        for feedback, rows in found.items()
+        for feedback, rows in rows_by_feedback.items()
     }
     totals = {feedback: sum(phases.values()) for feedback, phases in seconds.items()}
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
@@ -85,20 +85,25 @@ def measure(size: str, load: Load, steps: int, peak: float, device: torch.device
 def rates(load: Load, seconds: dict[str, float]) -> dict[str, float]:
     """Tokens a second: written (generate, critique), or read in prompts and responses (score,
     update)."""
-    read = load.responses * (load.prompt + load.tokens)
+    tokens_read = load.responses * (load.prompt + load.tokens)
     tokens = {
         "generate": load.responses * load.tokens,
         "critique": load.responses * load.critique,
-        "score": read,
-        "update": read * load.epochs,
+        "score": tokens_read,
+        "update": tokens_read * load.epochs,
     }
     return {phase: tokens[phase] / seconds[phase] for phase in PHASES}
 
 
 def work(load: Load, weights: int) -> dict[str, float]:
     """FLOPs of each phase with critiques; policy and reference both score."""
-    read, written = load.prompt + load.tokens, load.prompt + load.tokens + load.critique
-    tokens = {"generate": 2 * read, "critique": 2 * written, "score": 4 * read, "update": 4 * read * load.epochs}
+    tokens_read, tokens_written = load.prompt + load.tokens, load.prompt + load.tokens + load.critique
+    tokens = {
+        "generate": 2 * tokens_read,
+        "critique": 2 * tokens_written,
+        "score": 4 * tokens_read,
+        "update": 4 * tokens_read * load.epochs,
+    }
     return {phase: float(weights * load.responses * count) for phase, count in tokens.items()}
 
 

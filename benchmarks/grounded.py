@@ -44,19 +44,19 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--draws", type=int, default=1000)
     options.add_argument("--model", type=Path, help="a trained reward model's folder, for the speed")
-    chosen = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
     untrained = random_policy()
-    timed = load_policy(PolicySettings(model=str(chosen.model))) if chosen.model else untrained
-    plain, grounded, ratio_cpu = speeds(timed, chosen.rounds)
-    invalid = invalid_answers(untrained, chosen.draws)
+    timed = load_policy(PolicySettings(model=str(args.model))) if args.model else untrained
+    plain, grounded, ratio_cpu = speeds(timed, args.rounds)
+    invalid = invalid_answers(untrained, args.draws)
     figures = {
         "tokens_per_second_plain": round(plain, 1),
         "tokens_per_second_grounded": round(grounded, 1),
         "ratio": round(grounded / plain, 3),
         "ratio_cpu": round(ratio_cpu, 3),
         "invalid": invalid,
-        "draws": chosen.draws,
+        "draws": args.draws,
     }
     print(json.dumps(figures))
 
@@ -121,8 +121,7 @@ def hostile() -> list[str]:
 
 
 def invalid_answers(policy: Policy, draws: int) -> int:
-    """How many of so many random answers do not end, cannot be read, or quote what is not clearly
-    there."""
+    """Count random answers that do not end, are unreadable, or have unmatched quotes."""
     texts = hostile()
     responses = [texts[index % len(texts)] for index in range(draws)]
     longest = max(len(policy.tokenizer(text)["input_ids"]) for text in texts)
@@ -143,8 +142,8 @@ def _invalid(policy: Policy, responses: Sequence[str], limit: int, temperature: 
         if isinstance(answer, Failure) or answer.truncated:
             wrong += 1
             continue
-        read = parse(answer.text, response)
-        wrong += isinstance(read, Failure) or bool(read.quotes.unmatched or read.quotes.ambiguous)
+        critique = parse(answer.text, response)
+        wrong += isinstance(critique, Failure) or bool(critique.quotes.unmatched or critique.quotes.ambiguous)
     return wrong
 
 

@@ -36,7 +36,7 @@ import layers
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_PARAMETERS = 8
-SHOWN = 5
+MOST_SHOWN = 5
 SUITE_SECONDS = ".pytest_cache/text2grad_suite_seconds"
 COUNT_SETTINGS = """
 from text2grad.config.reference import describe_settings
@@ -125,17 +125,17 @@ def count_in_process(program: str, source: Path, needed: str) -> int:
 
 def suite_seconds(root: Path) -> float | None:
     """Return the seconds that tests/conftest.py noted at the end of the last `make test`."""
-    note = root / SUITE_SECONDS
-    return float(note.read_text(encoding="utf-8")) if note.is_file() else None
+    record = root / SUITE_SECONDS
+    return float(record.read_text(encoding="utf-8")) if record.is_file() else None
 
 
 def table(all_functions: list[Function], folders: Counter[str]) -> list[str]:
     """List the longest functions, those with too many parameters, and the largest folders."""
-    longest = sorted(all_functions, key=lambda function: -function.lines)[:SHOWN]
+    longest = sorted(all_functions, key=lambda function: -function.lines)[:MOST_SHOWN]
     widest = [function for function in all_functions if function.parameters > MOST_PARAMETERS]
     rows = [f"{function.lines:4} lines       {function.place}" for function in longest]
     rows += [f"{function.parameters:4} parameters  {function.place}" for function in widest]
-    rows += [f"{count:4} files       {folder}" for folder, count in folders.most_common(SHOWN)]
+    rows += [f"{count:4} files       {folder}" for folder, count in folders.most_common(MOST_SHOWN)]
     median = statistics.median(function.lines for function in all_functions) if all_functions else 0
     return [*rows, f"{median:4.0f} lines       median of {len(all_functions)} functions"]
 

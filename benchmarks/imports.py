@@ -34,10 +34,10 @@ CASES = Path(__file__).resolve().parents[1] / "tests" / "formats"
 
 
 class Ended(NamedTuple):
-    """What a run of the command came to: its exit code, and all that it printed."""
+    """The exit code and output of a command."""
 
     code: int
-    said: str
+    output: str
 
 
 Command = Callable[[Sequence[str]], Ended]
@@ -51,56 +51,61 @@ def run(words: Sequence[str]) -> Ended:
 
 
 def faults(case: Path, work: Path, command: Command = run) -> list[str]:
-    """What is not as a case expects it, a line each. `work`: a folder that is not there yet."""
+    """Return the differences from a case's expectations; `work` is a new folder."""
     expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))
     file = shutil.copytree(case, work) / expected["file"]
     if "refused" in expected:
-        found = _not_refused(file, expected, command)
+        problems = _not_refused(file, expected, command)
     else:
-        wanted, says = expected["records"], expected.get("says", [])
-        found = _differences(file, expected.get("arguments", []), wanted, says, command, expected.get("code", 0))
+        records, says = expected["records"], expected.get("says", [])
+        problems = _differences(
+            file, expected.get("arguments", []), records, says, command, expected.get("code", 0)
+        )
     if "cure" in expected:
-        found += _differences(file, expected["cure"], expected["cured"], [], command)
-    return found
+        problems += _differences(file, expected["cure"], expected["cured"], [], command)
+    return problems
 
 
 def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list[str]:
     ended = command(["import", str(file), "--out", str(file.with_name("none.jsonl"))])
-    lines = [line for line in ended.said.splitlines() if line.startswith("error: ")]
-    found = [] if ended.code in (1, 2) and len(lines) == 1 else [f"exit code {ended.code}: {ended.said[-300:]}"]
-    found += [f"does not say {words!r}: {lines}" for words in expected["refused"] if words not in " ".join(lines)]
-    return found
+    lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+    is_refusal = ended.code in (1, 2) and len(lines) == 1
+    problems = [] if is_refusal else [f"exit code {ended.code}: {ended.output[-300:]}"]
+    problems += [
+        f"does not say {words!r}: {lines}" for words in expected["refused"] if words not in " ".join(lines)
+    ]
+    return problems
 
 
 def _differences(
     file: Path,
     arguments: Sequence[str],
-    wanted: list[dict[str, Any]],
+    expected: list[dict[str, Any]],
     says: Sequence[str],
     command: Command,
     code: int = 0,
 ) -> list[str]:
-    """Where the records of an import, or what it printed, are not as wanted."""
+    """Return the differences of an import's records and output from the expected ones."""
     out = file.with_name("feedback.jsonl")
     out.unlink(missing_ok=True)
     ended = command(["import", str(file), "--out", str(out), *arguments])
     if ended.code != code:
-        return [f"exit code {ended.code}: {ended.said[-300:]}"]
+        return [f"exit code {ended.code}: {ended.output[-300:]}"]
     records = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n") if line]
-    found = [f"does not say {words!r}: {ended.said}" for words in says if words not in ended.said]
-    if len(records) != len(wanted):
-        return [*found, f"{len(records)} records, not {len(wanted)}"]
-    for number, (record, want) in enumerate(zip(records, wanted, strict=True), start=1):
-        got = _shown(record)
-        found += [
+    problems = [f"does not say {words!r}: {ended.output}" for words in says if words not in ended.output]
+    if len(records) != len(expected):
+        return [*problems, f"{len(records)} records, not {len(expected)}"]
+    for number, (record, want) in enumerate(zip(records, expected, strict=True), start=1):
+        got = _summarise(record)
+        problems += [
             f"record {number}: {key} is {got.get(key)!r}, not {value!r}"
             for key, value in want.items()
             if got.get(key) != value
         ]
-    return found
+    return problems
 
 
-def _shown(record: dict[str, Any]) -> dict[str, Any]:
+def _summarise(record: dict[str, Any]) -> dict[str, Any]:
     """A record in the words of an expectation."""
     return {
         "id": record["id"],
@@ -124,11 +129,11 @@ def main() -> None:
     counts = Counter(files=len(cases), right=0, refused_with_cure=0, silently_wrong=0)
     for case in cases:
         with tempfile.TemporaryDirectory() as folder:
-            found = faults(case, Path(folder) / case.name)
+            problems = faults(case, Path(folder) / case.name)
         expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))
         cured = "refused" in expected or "cure" in expected
-        counts["silently_wrong" if found else "refused_with_cure" if cured else "right"] += 1
-        print(f"{case.name}: {'; '.join(found) or 'as expected'}", file=sys.stderr)
+        counts["silently_wrong" if problems else "refused_with_cure" if cured else "right"] += 1
+        print(f"{case.name}: {'; '.join(problems) or 'as expected'}", file=sys.stderr)
     print(json.dumps(counts))
 
 

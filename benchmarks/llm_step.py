@@ -90,8 +90,8 @@ def prompts_of(tokenizer: Any, arguments: argparse.Namespace) -> list[list[int]]
     longest = arguments.prompt_tokens
     lengths = [longest - 20 + 40 * number // arguments.prompts for number in range(arguments.prompts)]
     starts = [number * 2 * longest for number in range(arguments.prompts)]
-    found = [ids[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-    return [prompt for prompt in found for _ in range(arguments.answers)]
+    prompts = [ids[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    return [prompt for prompt in prompts for _ in range(arguments.answers)]
 
 
 def cpu_seconds() -> float:
@@ -115,12 +115,12 @@ class Ours:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"sample": [], "measure": [], "update": []})
 
     def __post_init__(self) -> None:
-        asked = self.arguments
+        args = self.arguments
         self.settings = PPOSettings(
-            rollouts=len(self.prompts), samples_per_prompt=asked.answers, epochs=1, mini_batches=1,
-            micro_batch_size=asked.rows, lr=LEARNING_RATE, kl="k1", advantage="returns",
+            rollouts=len(self.prompts), samples_per_prompt=args.answers, epochs=1, mini_batches=1,
+            micro_batch_size=args.rows, lr=LEARNING_RATE, kl="k1", advantage="returns",
         )  # fmt: skip
-        self.generation = GenerationSettings(max_new_tokens=asked.tokens, batch_size=len(self.prompts))
+        self.generation = GenerationSettings(max_new_tokens=args.tokens, batch_size=len(self.prompts))
         self.optimizers: Optimizers = make_optimizers(self.policy, self.settings)
 
     def step(self) -> None:
@@ -145,7 +145,7 @@ class Ours:
         none = np.zeros(self.arguments.tokens, dtype=np.int64)
         random = np.random.default_rng(0)
         count = len(samples)
-        answered = Responses(
+        responses = Responses(
             [Example(id="-", prompt=(Message(role="user", content="-"),))] * count,
             samples,
             [Aligned("", none, none, none, none)] * count,
@@ -154,7 +154,7 @@ class Ours:
             [none.astype(np.int8)] * count,
         )
         return build_rollout(
-            batch, answered, measure_policy(self.policy, batch, self.settings, 1.0), self.settings, KL_COEFFICIENT
+            batch, responses, measure_policy(self.policy, batch, self.settings, 1.0), self.settings, KL_COEFFICIENT
         )
 
 

@@ -68,8 +68,8 @@ def main() -> None:
     if not DATA.is_dir():
         raise SystemExit(f"no data sets in {DATA}")
     notes = Notes(options.notes)
-    asked = [options.mutants, options.repairs, options.seed]
-    if notes.of("mutants, repairs, seed", lambda: asked) != asked:
+    options_given = [options.mutants, options.repairs, options.seed]
+    if notes.of("mutants, repairs, seed", lambda: options_given) != options_given:
         raise SystemExit(f"{options.notes} is of a run with other options; give another file")
     with Runner(workers=options.workers) as runner:
         planted = [
@@ -82,24 +82,24 @@ def main() -> None:
             "without_repairs": (quick, False),
             "without_reference": (full, False),
         }
-        found = {f"top1_{way}": share_right(way, planted, examples, *asked, notes) for way, asked in ways.items()}
+        figures = {f"top1_{way}": share_right(way, planted, examples, *asked, notes) for way, asked in ways.items()}
         mended = people_mended(full, notes)
-    print(json.dumps({"mutants": len(planted), **found, **mended}))
+    print(json.dumps({"mutants": len(planted), **figures, **mended}))
 
 
 class Notes:
-    """What was found so far, by name; in a file, if one is given, so that nothing is run twice."""
+    """Results by name, optionally stored in a file, so that nothing is computed twice."""
 
     def __init__(self, path: Path | None) -> None:
         text = path.read_text(encoding="utf-8") if path and path.is_file() else ""
-        whole = text[: text.rfind("\n") + 1]  # a run that was killed may end in half a line
-        if path and whole != text:
-            path.write_text(whole, encoding="utf-8")
-        self.known: dict[str, Any] = dict(map(json.loads, whole.splitlines()))
+        complete = text[: text.rfind("\n") + 1]  # the last line of a killed run may be incomplete
+        if path and complete != text:
+            path.write_text(complete, encoding="utf-8")
+        self.known: dict[str, Any] = dict(map(json.loads, complete.splitlines()))
         self.path = path
 
     def of(self, name: str, find: Callable[[], Any]) -> Any:
-        """What is known by that name; found, and noted, if nothing is."""
+        """Return the stored result of that name, or compute and store it."""
         if name not in self.known:
             self.known[name] = find()
             if self.path:
@@ -120,29 +120,29 @@ def plant(count: int, seed: int, runner: Runner) -> list[Planted]:
     waiting = [(example, kind) for example in solved() for kind in KINDS]
     dice.shuffle(waiting)
     quota = -(-count // len(KINDS))
-    found: dict[str, list[Planted]] = defaultdict(list)
+    planted_by_kind: dict[str, list[Planted]] = defaultdict(list)
     outcomes: Counter[str] = Counter()
-    while waiting and sum(map(len, found.values())) < count:
-        batch = list(_made(waiting, {kind: quota - len(found[kind]) for kind in KINDS}, dice))
-        verdicts = runner.run_all([(each.code, example.meta["tests"]) for example, each in batch], coverage=True)
+    while waiting and sum(map(len, planted_by_kind.values())) < count:
+        batch = list(_make_mutants(waiting, {kind: quota - len(planted_by_kind[kind]) for kind in KINDS}, dice))
+        verdicts = runner.run_all([(item.code, example.meta["tests"]) for example, item in batch], coverage=True)
         for (example, each), verdict in zip(batch, verdicts, strict=True):
             outcomes[verdict.outcome] += 1
-            if verdict.outcome in FAILS and len(found[each.kind]) < quota:
-                found[each.kind].append(Planted(example.id, each.kind, each.code, sorted(each.lines)))
-    _say(f"planted: {dict(outcomes)}; kept: { {kind: len(found[kind]) for kind in KINDS} }")
-    return [planted for kind in KINDS for planted in found[kind]]
+            if verdict.outcome in FAILS and len(planted_by_kind[each.kind]) < quota:
+                planted_by_kind[each.kind].append(Planted(example.id, each.kind, each.code, sorted(each.lines)))
+    _log(f"planted: {dict(outcomes)}; kept: { {kind: len(planted_by_kind[kind]) for kind in KINDS} }")
+    return [planted for kind in KINDS for planted in planted_by_kind[kind]]
 
 
-def _made(
-    waiting: list[tuple[Example, str]], wanted: dict[str, int], dice: random.Random
+def _make_mutants(
+    waiting: list[tuple[Example, str]], remaining: dict[str, int], dice: random.Random
 ) -> Iterator[tuple[Example, Mutant]]:
-    made = 0
-    while waiting and made < BATCH:
+    count = 0
+    while waiting and count < BATCH:
         example, kind = waiting.pop()
-        each = mutant(example.reference, kind, dice) if wanted[kind] > 0 else None
-        if each is not None and each.code != example.reference:
-            made += 1
-            yield example, each
+        mutated = mutant(example.reference, kind, dice) if remaining[kind] > 0 else None
+        if mutated is not None and mutated.code != example.reference:
+            count += 1
+            yield example, mutated
 
 
 def share_right(
@@ -157,8 +157,8 @@ def share_right(
 
     def first_line(each: Planted) -> int:
         example = examples[each.task]
-        asked = example if with_reference else example.model_copy(update={"reference": ""})
-        (said,) = critic.critique([asked], [each.code])
+        shown_example = example if with_reference else example.model_copy(update={"reference": ""})
+        (said,) = critic.critique([shown_example], [each.code])
         return next(iter(said.meta["lines"]), 0) if isinstance(said, Critique) else NOTHING_SAID
 
     right: Counter[str] = Counter()
@@ -169,8 +169,8 @@ def share_right(
         silent += line == NOTHING_SAID
     totals = Counter(each.kind for each in planted)
     if silent:
-        _say(f"{way}: {silent} without a critique, counted as wrong (a busy machine times out)")
-    _say(f"{way}: " + ", ".join(f"{kind} {right[kind]}/{totals[kind]}" for kind in KINDS))
+        _log(f"{way}: {silent} without a critique, counted as wrong (a busy machine times out)")
+    _log(f"{way}: " + ", ".join(f"{kind} {right[kind]}/{totals[kind]}" for kind in KINDS))
     return round(right.total() / max(1, len(planted)), 4)
 
 
@@ -178,10 +178,10 @@ def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
     """Lines that people changed against lines of poor spans, over all programs together."""
     examples = read_examples(str(DATA / PAIRS), [SHAPE])
     rows = [notes.of(f"mended {example.id}", partial(_lines_of, example, critic)) for example in examples]
-    changed, blamed, both, first = map(sum, zip(*rows, strict=True))
+    changed, blamed, overlap, first = map(sum, zip(*rows, strict=True))
     return {
-        "ilf_line_recall": round(both / changed, 4),
-        "ilf_line_precision": round(both / max(1, blamed), 4),
+        "ilf_line_recall": round(overlap / changed, 4),
+        "ilf_line_precision": round(overlap / max(1, blamed), 4),
         "ilf_top1": round(first / len(examples), 4),
         "ilf_pairs": len(examples),
     }
@@ -191,18 +191,18 @@ def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, i
     """Of one program how many lines a person changed, how many are poor, how many are both; the
     surest is right."""
     response = example.meta["draft"]
-    (said,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
+    (critique,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
     theirs = changed_lines(response, example.reference)
-    if not isinstance(said, Critique):
+    if not isinstance(critique, Critique):
         return len(theirs), 0, 0, 0
-    ours = poor_lines(said, response)
-    return len(theirs), len(ours), len(ours & theirs), int(bool(set(said.meta["lines"][:1]) & theirs))
+    ours = poor_lines(critique, response)
+    return len(theirs), len(ours), len(ours & theirs), int(bool(set(critique.meta["lines"][:1]) & theirs))
 
 
-def poor_lines(said: Critique, response: str) -> set[int]:
+def poor_lines(critique: Critique, response: str) -> set[int]:
     """The lines (from 1) that poor spans touch."""
     lines = Lines.of(response)
-    poor = [span for span in said.spans if span.label < 0]
+    poor = [span for span in critique.spans if span.label < 0]
     return {n for span in poor for n in range(lines.number_at(span.start), lines.number_at(span.end - 1) + 1)}
 
 
@@ -211,9 +211,9 @@ def changed_lines(before: str, after: str) -> set[int]:
     front of."""
     old, new = ([line.strip() for line in Lines.of(text).lines] for text in (before, after))
     numbers = [n for n, line in enumerate(old, start=1) if line]
-    kept = [line for line in old if line]
+    removed = [line for line in old if line]
     changed: set[int] = set()
-    matcher = SequenceMatcher(a=kept, b=[line for line in new if line], autojunk=False)
+    matcher = SequenceMatcher(a=removed, b=[line for line in new if line], autojunk=False)
     for tag, start, end, _, _ in matcher.get_opcodes():
         if tag == "insert":
             changed.add(numbers[min(start, len(numbers) - 1)])
@@ -222,7 +222,7 @@ def changed_lines(before: str, after: str) -> set[int]:
     return changed
 
 
-def _say(words: str) -> None:
+def _log(words: str) -> None:
     print(f"[{time.perf_counter() - STARTED:.0f} s] {words}", file=sys.stderr, flush=True)
 
 

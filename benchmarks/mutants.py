@@ -155,7 +155,7 @@ def _one_more_or_less(code: Code, node: ast.expr) -> Iterator[Place]:
 def swapped_arguments(code: Code, dice: random.Random) -> Iterator[Place]:
     """Two neighbouring arguments of a call in each other's place."""
     for node in _nodes(code):
-        if isinstance(node, ast.Call) and not any(isinstance(each, ast.Starred) for each in node.args):
+        if isinstance(node, ast.Call) and not any(isinstance(argument, ast.Starred) for argument in node.args):
             for left, right in zip(node.args, node.args[1:], strict=False):
                 (a, b), (c, d) = code.bounds(left), code.bounds(right)
                 if code.text[a:b] != code.text[c:d]:
@@ -175,11 +175,11 @@ def missing_line(code: Code, dice: random.Random) -> Iterator[Place]:
             continue
         start, end = code.bounds(statement)
         first, last = code.number_at(start), code.number_at(end - 1)
-        whole = "".join(code.lines[first - 1 : last])
+        line_text = "".join(code.lines[first - 1 : last])
         if id(statement) in alone:
             yield start, end, "pass"
-        elif not whole.replace(code.text[start:end], "", 1).strip():
-            yield code.starts[first - 1], code.starts[first - 1] + len(whole), ""
+        elif not line_text.replace(code.text[start:end], "", 1).strip():
+            yield code.starts[first - 1], code.starts[first - 1] + len(line_text), ""
 
 
 KINDS: dict[str, Callable[[Code, random.Random], Iterator[Place]]] = {

@@ -135,7 +135,7 @@ def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
 
 def violations(browser: Any, run: Path) -> int:
     """Of all rules of axe-core, in both pages, light and dark."""
-    found: list[str] = []
+    problems: list[str] = []
     for make in (partial(ViewPage, run), partial(MarkPage, run, None, "ann", False)):
         with serving(make) as server:
             for scheme in ("light", "dark"):
@@ -143,10 +143,10 @@ def violations(browser: Any, run: Path) -> int:
                 page = context.new_page()
                 page.goto(server.url)
                 until(page, "document.getElementById('sample').textContent.length > 100")
-                found += axe_violations(page)
+                problems += axe_violations(page)
                 context.close()
-    print(*found, sep="\n", file=sys.stderr)
-    return len(found)
+    print(*problems, sep="\n", file=sys.stderr)
+    return len(problems)
 
 
 def scripts_run(browser: Any, run: Path) -> int:
@@ -198,11 +198,13 @@ def marks_lost(browser: Any, folder: Path, kills: int) -> int:
             page.goto(f"{server.url}")
             until(page, "document.querySelector('#heading').textContent !== ''")
         page.close()
-    found = read_records(source.with_suffix(".marked.jsonl"))
-    wanted = {f"q-{n}": [("is", -1, f"why {n}")] for n in range(kills)}
-    there = [(each.id, [(s.text, s.label, s.reason) for s in each.spans], each.score) for each in found]
-    whole = sum((id, spans, -1.0) in there for id, spans in wanted.items())
-    return (kills - whole) + (len(there) - len({id for id, *_ in there}))
+    marked_records = read_records(source.with_suffix(".marked.jsonl"))
+    expected = {f"q-{n}": [("is", -1, f"why {n}")] for n in range(kills)}
+    stored = [
+        (record.id, [(s.text, s.label, s.reason) for s in record.spans], record.score) for record in marked_records
+    ]
+    complete = sum((id, spans, -1.0) in stored for id, spans in expected.items())
+    return (kills - complete) + (len(stored) - len({id for id, *_ in stored}))
 
 
 def main() -> None:

@@ -49,11 +49,11 @@ def main() -> None:
         outcomes: Counter[str] = Counter()
         while outcomes.total() < COUNT:
             response = with_quotes(dice.choice(responses), dice)
-            meant = critique_of(response, dice)
-            z = render(meant, response)
+            expected = critique_of(response, dice)
+            z = render(expected, response)
             damaged = damage(z, dice)
             if damaged != z:
-                outcomes[outcome(damaged, response, meant)] += 1
+                outcomes[outcome(damaged, response, expected)] += 1
         wrong += outcomes["silently wrong"]
         counted = ", ".join(f"{count} {what}" for what, count in sorted(outcomes.items()))
         print(f"{name:<28} {counted}", file=sys.stderr)
@@ -77,12 +77,12 @@ def critique_of(response: str, dice: random.Random) -> Critique:
     return Critique(text=dice.choice(REMARKS), spans=spans, score=score)
 
 
-def outcome(damaged: str, response: str, meant: Critique) -> str:
+def outcome(damaged: str, response: str, expected: Critique) -> str:
     judgement = parse(damaged, response)
     if isinstance(judgement, Failure):
         return judgement.kind
-    same = (judgement.text, judgement.spans, judgement.score) == (meant.text, meant.spans, meant.score)
-    return "read as meant" if same else "silently wrong"
+    is_equal = (judgement.text, judgement.spans, judgement.score) == (expected.text, expected.spans, expected.score)
+    return "read as meant" if is_equal else "silently wrong"
 
 
 def truncated(z: str, dice: random.Random) -> str:
@@ -114,7 +114,7 @@ def unescaped_quote(z: str, dice: random.Random) -> str:
 
 
 def single_quotes(z: str, dice: random.Random) -> str:
-    """What Python prints for a dictionary, or all quotes exchanged."""
+    """Return z as Python's repr of a dictionary, or with single quotes for double ones."""
     return repr(json.loads(z)) if dice.random() < 0.5 else z.replace('"', "'")
 
 

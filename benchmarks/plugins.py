@@ -63,21 +63,21 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / ".venv-plugins")
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     parser.add_argument("--only", choices=["verl"], help="the figures of an engine that is installed beside this")
-    chosen = parser.parse_args()
-    if chosen.only:
+    args = parser.parse_args()
+    if args.only:
         print(json.dumps(verl_figures()))
         return 0
-    found: dict[str, dict[str, Any]] = {
-        name: {"installed": installed(name, chosen.folder), "glue_lines": code_lines(PLUGINS / f"{name}.py")}
+    results: dict[str, dict[str, Any]] = {
+        name: {"installed": installed(name, args.folder), "glue_lines": code_lines(PLUGINS / f"{name}.py")}
         for name in ENGINES
     }
-    found["tinker"]["tokens_moved_as_paid"] = tokens_moved_as_paid()
-    share = figure_of(chosen.folder / "skyrl", str(ROOT / "tests" / "engines" / "skyrl_server.py"))
-    found["tinker"]["server_moved_as_paid"] = share and float(share)
-    found["verl"] |= of_verl(chosen.folder) if found["verl"]["installed"] else dict.fromkeys(FIGURES)
-    found["trl"] |= of_trl(chosen.out, chosen.seeds) if chosen.seeds else {"text2grad": None, "grpo": None}
+    results["tinker"]["tokens_moved_as_paid"] = tokens_moved_as_paid()
+    share = figure_of(args.folder / "skyrl", str(ROOT / "tests" / "engines" / "skyrl_server.py"))
+    results["tinker"]["server_moved_as_paid"] = share and float(share)
+    results["verl"] |= of_verl(args.folder) if results["verl"]["installed"] else dict.fromkeys(FIGURES)
+    results["trl"] |= of_trl(args.out, args.seeds) if args.seeds else {"text2grad": None, "grpo": None}
     shared = {name: code_lines(PLUGINS / f"{name}.py") for name in ("credit", "landing")}
-    print(json.dumps(found | {"shared_lines": shared}))
+    print(json.dumps(results | {"shared_lines": shared}))
     return 0
 
 
@@ -89,9 +89,9 @@ def code_lines(path: Path) -> int:
         if token.type not in SKIPPED:
             held |= set(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        for each in node.body if isinstance(getattr(node, "body", None), list) else []:  # type: ignore[attr-defined]
-            if isinstance(each, ast.Expr) and isinstance(getattr(each.value, "value", None), str):
-                held -= set(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        for statement in node.body if isinstance(getattr(node, "body", None), list) else []:  # type: ignore[attr-defined]
+            if isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str):
+                held -= set(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
     return len(held)
 
 
@@ -127,8 +127,8 @@ def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Held-out pass@1 with the words and without (the lab's `experiments.trl_words`)."""
     from text2grad_lab.experiments.trl_words import STEPS, TUNE_SEEDS, compared
 
-    found = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
-    return {name: found[name]["sampled"] for name in ("text2grad", "grpo")}
+    figures = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
+    return {name: figures[name]["sampled"] for name in ("text2grad", "grpo")}
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def tokens_moved_as_paid() -> float:
         mask = np.concatenate([np.zeros(len(case.prompt)), case.mask])[1:]
         datum = Datum({"target_tokens": ids[1:].numpy(), "mask": mask})
         at = [{"group_idx": 0, "traj_idx": 0}]
-        kept, _ = with_credit([datum], at, TokenCredit(LandingCritic(), tokenizer), [case.trajectory.example])
-        for each in kept:
+        datums, _ = with_credit([datum], at, TokenCredit(LandingCritic(), tokenizer), [case.trajectory.example])
+        for each in datums:
             model.load_state_dict(start)
             hits += moved(model, ids, torch.from_numpy(each.loss_fn_inputs["advantages"]))
     return round(sum(hits) / len(hits), 4)
@@ -215,24 +215,27 @@ def verl_difference(count: int = 64, length: int = 40) -> float:
     from text2grad.rl import advantage as ours
 
     generator = torch.Generator().manual_seed(0)
-    own = torch.rand(count, length, generator=generator) < 0.7
-    own[:, 0] = True
-    rewards = torch.randn(count, length, generator=generator) * own
-    values = torch.randn(count, length, generator=generator) * own
-    mask = torch.arange(length) < own.sum(1, keepdim=True)
-    pack = lambda each: torch.zeros(count, length).masked_scatter(mask, each[own])  # noqa: E731
+    policy_mask = torch.rand(count, length, generator=generator) < 0.7
+    policy_mask[:, 0] = True
+    rewards = torch.randn(count, length, generator=generator) * policy_mask
+    values = torch.randn(count, length, generator=generator) * policy_mask
+    mask = torch.arange(length) < policy_mask.sum(1, keepdim=True)
+    pack = lambda each: torch.zeros(count, length).masked_scatter(mask, each[policy_mask])  # noqa: E731
     nothing = torch.zeros(count)
-    mine = {
+    engine_layout = {
         "gae": ours.gae(pack(rewards), pack(values), mask, GAMMA, LAM, nothing)[0],
         "reinforce_plus_plus": ours.mc_returns(pack(rewards), mask, GAMMA, nothing),
     }
     theirs = {
-        "gae": core_algos.compute_gae_advantage_return(rewards, values, own.float(), GAMMA, LAM)[0],
+        "gae": core_algos.compute_gae_advantage_return(rewards, values, policy_mask.float(), GAMMA, LAM)[0],
         "reinforce_plus_plus": core_algos.compute_reinforce_plus_plus_outcome_advantage(
-            rewards, own.float(), SimpleNamespace(gamma=GAMMA)
+            rewards, policy_mask.float(), SimpleNamespace(gamma=GAMMA)
         )[0],
     }
-    pairs = ((ours.normalise(mine[name], mask, "whiten")[mask], theirs[name][own]) for name in mine)
+    pairs = (
+        (ours.normalise(engine_layout[name], mask, "whiten")[mask], theirs[name][policy_mask])
+        for name in engine_layout
+    )
     return max(float((left - right).abs().max()) for left, right in pairs)
 
 

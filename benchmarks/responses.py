@@ -69,7 +69,7 @@ def unique_spans(text: str, count: int, dice: random.Random) -> tuple[Span, ...]
     """Up to `count` random labelled spans whose words occur once in `text`, sorted as `parse`
     returns them."""
     words = [match.span() for match in re.finditer(r"\S+", text)]
-    found: dict[tuple[int, int], Span] = {}
+    spans: dict[tuple[int, int], Span] = {}
     for _ in range(4 * count):
         first = dice.randrange(len(words))
         start, end = words[first][0], words[min(first + dice.randrange(8), len(words) - 1)][1]
@@ -78,7 +78,7 @@ def unique_spans(text: str, count: int, dice: random.Random) -> tuple[Span, ...]
         quote = text[start:end]
         if quote.strip() and text.find(quote) == text.rfind(quote):
             label: Label = dice.choice((1, -1))
-            found[start, end] = Span(start=start, end=end, label=label, text=quote)
-        if len(found) == count:
+            spans[start, end] = Span(start=start, end=end, label=label, text=quote)
+        if len(spans) == count:
             break
-    return tuple(found[place] for place in sorted(found))
+    return tuple(spans[place] for place in sorted(spans))

@@ -59,14 +59,14 @@ CHANGE = 0.05
 Ids = list[list[int]]
 
 
-class Written(NamedTuple):
+class Generated(NamedTuple):
     """Answers, and the log-probabilities of their tokens; empty where not asked for."""
 
     ids: Ids
     logps: list[list[float]]
 
 
-Way = Callable[[Any, Ids, int, bool], Written]
+Way = Callable[[Any, Ids, int, bool], Generated]
 """A function of a model, prompts, tokens of an answer, and whether log-probabilities are
 returned."""
 
@@ -133,35 +133,35 @@ def random_model(shape: Shape, load: Load, device: torch.device) -> Any:
     return model.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
 
 
-def difference(model: Any, prompts: Ids, written: Written) -> float:
+def difference(model: Any, prompts: Ids, generated: Generated) -> float:
     """Return the largest difference in nats between the log-probabilities and those of a
     forward."""
-    ids = torch.tensor([prompt + answer for prompt, answer in zip(prompts, written.ids, strict=True)])
-    ids, width = ids.to(model.device), len(written.ids[0])
+    ids = torch.tensor([prompt + answer for prompt, answer in zip(prompts, generated.ids, strict=True)])
+    ids, width = ids.to(model.device), len(generated.ids[0])
     with torch.no_grad():
         logps = model(input_ids=ids, logits_to_keep=width + 1).logits[:, :-1].float().log_softmax(dim=-1)
     expected = logps.gather(2, ids[:, -width:, None])[..., 0].cpu()
-    return float((expected - torch.tensor(written.logps)).abs().max())
+    return float((expected - torch.tensor(generated.logps)).abs().max())
 
 
-def loop(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Written:
+def loop(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Generated:
     """Sample by our own loop (`policy.generate`)."""
     policy = Policy(model, make_tokenizer([*prose(20), *code(20)], vocabulary=500)).eval()
     stops = torch.tensor(policy.stop_ids, device=policy.device)
-    seen: list[list[Tensor]] = [[] for _ in prompts]
+    states: list[list[Tensor]] = [[] for _ in prompts]
 
     def never_ends(rows: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:
         for row, of_row in zip(rows, scores, strict=True) if with_logps else ():
-            seen[row].append(of_row.float().log_softmax(dim=-1))
+            states[row].append(of_row.float().log_softmax(dim=-1))
         return scores.index_fill(1, stops, float("-inf"))
 
     settings = GenerationSettings(max_new_tokens=tokens, batch_size=len(prompts))
     ids = [sample.ids for sample in generate(policy, prompts, settings, never_ends)]
-    steps = zip(seen, ids, strict=True) if with_logps else ()
-    return Written(ids, [[float(logps[token]) for logps, token in zip(*row, strict=True)] for row in steps])
+    steps = zip(states, ids, strict=True) if with_logps else ()
+    return Generated(ids, [[float(logps[token]) for logps, token in zip(*row, strict=True)] for row in steps])
 
 
-def batched(model: Any, prompts: Ids, tokens: int, with_logps: bool, graphs: bool = False) -> Written:
+def batched(model: Any, prompts: Ids, tokens: int, with_logps: bool, graphs: bool = False) -> Generated:
     """Sample by continuous batching.
 
     The manager stays from one call to the next, so graphs are captured once. Blocks are not shared:
@@ -184,10 +184,10 @@ def batched(model: Any, prompts: Ids, tokens: int, with_logps: bool, graphs: boo
         persistent_manager=True,
     )
     answers = outputs.values()
-    return Written([answer.generated_tokens for answer in answers], [answer.logprobs for answer in answers])
+    return Generated([answer.generated_tokens for answer in answers], [answer.logprobs for answer in answers])
 
 
-def static_graphs(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Written:
+def static_graphs(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Generated:
     """Sample with a static cache; on a GPU transformers compiles its steps into CUDA graphs."""
     ids = torch.tensor(prompts, device=model.device)
     options = {"return_dict_in_generate": True, "output_logits": with_logps}
@@ -199,9 +199,9 @@ def static_graphs(model: Any, prompts: Ids, tokens: int, with_logps: bool) -> Wr
         )
     answers = output.sequences[:, ids.shape[1] :]
     if not with_logps:
-        return Written(answers.tolist(), [])
+        return Generated(answers.tolist(), [])
     logps = torch.stack([logits.float().log_softmax(dim=-1) for logits in output.logits], dim=1)
-    return Written(answers.tolist(), logps.gather(2, answers[..., None])[..., 0].tolist())
+    return Generated(answers.tolist(), logps.gather(2, answers[..., None])[..., 0].tolist())
 
 
 def full_distribution(tokens: int, **options: Any) -> GenerationConfig:

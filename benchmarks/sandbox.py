@@ -1,11 +1,10 @@
-"""How many programs a second the sandbox judges, and what hostile ones achieve, in both tiers.
+"""Measure the rate of the sandbox, and its resistance to hostile programs, in both tiers.
 
-Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores
-(where others use them, one more loses less); then 1,000 in a row on one worker, with the memory and
-the processes of its server before and after; then the programs in tests/codeverdict/data: every
-hostile one (hostile.txt), those that forge a verdict (forging.txt, families.txt), those that are
-right (right_programs.txt), weak tests (weak.txt), and a search of the memory of programs for what
-they must not know.
+The benchmark runs trivial jobs (two tests of a three-line function) on as many workers as there are
+cores; then 1,000 jobs on one worker, comparing memory and processes of its server before and after;
+then the programs in tests/codeverdict/data: hostile ones (hostile.txt), ones that forge a verdict
+(forging.txt, families.txt), right ones (right_programs.txt), weak tests (weak.txt), and a search of
+the memory of programs for secrets.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
@@ -106,7 +105,7 @@ def lines() -> int:
 
 
 def gated() -> int:
-    """How many of the weak tests the gate finds."""
+    """Return the number of weak tests that the gate detects."""
     with Runner(seconds=10.0, workers=2, memory_mb=512) as runner:
         admitted = [weak.name for weak in WEAK if stub_gate(runner, weak.tests).accepted]
     say("weak tests", f"{len(admitted)} of {len(WEAK)} admitted {admitted}")
@@ -169,7 +168,7 @@ def resident(process: int, tier: Tier) -> int:
 
 
 def hostile(tier: Tier) -> tuple[int, int]:
-    """How many hostile programs passed, and how many left something behind."""
+    """Return the number of hostile programs that passed, and that left traces."""
     passed = escaped = 0
     with Runner(seconds=2.0, tier=tier, memory_mb=512) as runner:
         for program in HOSTILE:
@@ -188,7 +187,7 @@ def hostile(tier: Tier) -> tuple[int, int]:
 
 
 def forging(tier: Tier) -> int:
-    """How many forging programs passed."""
+    """Return the number of forging programs that passed."""
     with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
         honest = judged(runner, [program.honest_job() for program in FORGING])
         verdicts = judged(runner, [program.job() for program in FORGING])
@@ -218,7 +217,7 @@ def families(tier: Tier) -> int:
 
 
 def right(tier: Tier) -> tuple[int, int]:
-    """How many right programs were scored wrong, and how many not at all."""
+    """Return the number of right programs that were scored wrong, and that had no score."""
     with Runner(seconds=5.0, workers=2, tier=tier, memory_mb=512) as runner:
         verdicts = judged(runner, [program.job() for program in RIGHT])
     unsupported = [program.name for program in RIGHT if verdicts[program.job()].outcome == "unsupported"]

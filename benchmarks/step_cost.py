@@ -1,9 +1,9 @@
-"""What a PPO step costs on a CPU: by phase with either kind of feedback, and as the load grows.
+"""Measure the CPU cost of a PPO step by phase, for both kinds of feedback and for growing loads.
 
-First a table: CPU seconds of the phases of a step, once with a reward model that writes critiques
-(text2grad) and once with one that reads the response and says a number (scalar PPO); the two take
-turns. Then batch, response length, vocabulary and model grow, one at a time, and an exponent is
-fitted to the seconds of each phase (least squares of log seconds on log size): 1 is in proportion.
+The first table has CPU seconds by phase, with a reward model that writes critiques (text2grad) and
+with one that scores the response (scalar PPO); the two alternate. Then batch, response length,
+vocabulary and model grow, one at a time, and an exponent is fitted to the seconds of each phase
+(least squares of log seconds on log size): 1 means proportional cost.
 
     python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64]
         [--grow responses tokens vocabulary hidden]
@@ -64,12 +64,12 @@ def main() -> None:
 def by_feedback(load: Load, runs: int) -> dict[str, dict[str, float]]:
     """Median CPU seconds of each phase for each kind of feedback."""
     stepper = Stepper(random_policy(SHAPE, load, False, torch.device("cpu")), load, cpu_seconds)
-    found: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
+    rows_by_feedback: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
     for run in range(runs + 1):
         for feedback in FEEDBACK:
             seconds = stepper.step(feedback)
-            found[feedback] += [seconds] if run else []
-    return {feedback: medians(rows) for feedback, rows in found.items()}
+            rows_by_feedback[feedback] += [seconds] if run else []
+    return {feedback: medians(rows) for feedback, rows in rows_by_feedback.items()}
 
 
 def grown(what: str, size: int, runs: int) -> dict[str, float]:

@@ -123,16 +123,16 @@ class Stepper:
         prompts = self.draw.integers(300, 500, (self.load.responses, self.load.prompt)).tolist()
         samples = self._write(prompts, self.load.tokens)
         times.append(self.clock())
-        read = [prompt + sample.ids for prompt, sample in zip(prompts, samples, strict=True)]
+        sequences = [prompt + sample.ids for prompt, sample in zip(prompts, samples, strict=True)]
         if feedback == "text2grad":
-            self._write(read, self.load.critique)
+            self._write(sequences, self.load.critique)
         else:
-            self._read(read)
-        answered = self._answered(samples, feedback)
+            self._forward(sequences)
+        responses = self._make_responses(samples, feedback)
         times.append(self.clock())
         batch = pack(prompts, [sample.ids for sample in samples], 0, self.policy.device)
         measured = measure_policy(self.policy, batch, self.settings, 1.0)
-        rollout = build_rollout(batch, answered, measured, self.settings, KL_COEFFICIENT)
+        rollout = build_rollout(batch, responses, measured, self.settings, KL_COEFFICIENT)
         times.append(self.clock())
         update(self.policy, rollout, self.optimizers, self.settings, 1.0, warming=False)
         times.append(self.clock())
@@ -148,7 +148,7 @@ class Stepper:
 
         return generate(self.policy, prompts, settings, never_ends)
 
-    def _read(self, sequences: Sequence[list[int]]) -> Tensor:
+    def _forward(self, sequences: Sequence[list[int]]) -> Tensor:
         batch = pack([ids[:-1] for ids in sequences], [ids[-1:] for ids in sequences], 0, self.policy.device)
         with self.policy.evaluating():
             return torch.cat(
@@ -158,7 +158,7 @@ class Stepper:
                 ]
             )
 
-    def _answered(self, samples: list[Sample], feedback: str) -> Responses:
+    def _make_responses(self, samples: list[Sample], feedback: str) -> Responses:
         example = Example(id="-", prompt=(Message(role="user", content="-"),))
         none = np.zeros(self.load.tokens, dtype=np.int64)
         aligned = Aligned("", none, none, none, none)

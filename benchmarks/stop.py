@@ -1,11 +1,10 @@
-"""How soon `text2grad train` answers a signal, and whether the run ends as if it had never been
-stopped.
+"""Measure how fast `text2grad train` stops, and compare a resumed run with an uninterrupted one.
 
-One run is started, gets SIGTERM at a random moment, and is resumed, again and again; then it is
-left to end, and its weights and metrics are compared with those of a run that nobody stopped. The
-moments are drawn from a fixed seed: seconds since the process took the run's lock, from 0 to
-`--within`. The clock runs from the signal to the end of the process: a checkpoint is written in
-between, and the interpreter ends.
+A run is repeatedly started, stopped with SIGTERM at a random moment, and resumed. Finally it runs
+to its end, and its weights and metrics are compared with those of an uninterrupted run. Moments are
+drawn from a fixed seed: 0 to `--within` seconds after the process took the run's lock. The clock
+runs from the signal to the end of the process, which includes writing a checkpoint and the exit of
+the interpreter.
 
     OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [--
         SETTINGS ...]
@@ -45,23 +44,23 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="a run with an SFT policy")
     parser.add_argument("settings", nargs="*", default=list(TRAINING))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        folder = options.folder or Path(made) / "run"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary) / "run"
         if options.folder is None:
             wait(start("sft", *TINY, "--run.folder", str(folder)))
         wait(start("train", "--name", "straight", "--run.folder", str(folder), *options.settings))
         words = ("train", "--name", "stopped", "--run.folder", str(folder), *options.settings)
-        found = stopped(words, folder / "ppo" / "stopped", options.points, options.within)
+        stops = stopped(words, folder / "ppo" / "stopped", options.points, options.within)
         equal = results(folder / "ppo" / "straight") == results(folder / "ppo" / "stopped")
-    seconds = [each[0] for each in found]
+    seconds = [each[0] for each in stops]
     print(
         json.dumps(
             {
-                "signals": len(found),
+                "signals": len(stops),
                 "seconds_median": round(statistics.median(seconds), 2),
                 "seconds_max": round(max(seconds), 2),
-                "cpu_max": round(max(each[1] for each in found), 2),
-                "in_step": sum(each[2] for each in found),
+                "cpu_max": round(max(each[1] for each in stops), 2),
+                "in_step": sum(each[2] for each in stops),
                 "equal": equal,
                 "load": round(os.getloadavg()[0], 1),
             }
@@ -76,15 +75,15 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def wait(process: subprocess.Popen[str]) -> None:
-    _, said = process.communicate()
+    _, output = process.communicate()
     if process.returncode:
-        raise SystemExit(said)
+        raise SystemExit(output)
 
 
 def stopped(words: tuple[str, ...], place: Path, points: int, within: float) -> list[tuple[float, float, bool]]:
-    """What each signal took, in seconds and of the processor, and whether a step was dropped."""
+    """Return for each signal the seconds, the processor time, and whether a step was dropped."""
     rng = random.Random(0)
-    found = []
+    results = []
     for number in range(points):
         process = start(*words)
         while process.poll() is None and not (place / "run.lock").exists():
@@ -92,21 +91,19 @@ def stopped(words: tuple[str, ...], place: Path, points: int, within: float) -> 
         time.sleep(rng.uniform(0, within))
         if process.poll() is not None:
             break
-        asked, busy = time.monotonic(), sum(psutil.Process(process.pid).cpu_times()[:4])
+        started, busy = time.monotonic(), sum(psutil.Process(process.pid).cpu_times()[:4])
         before = used()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate()
-        found.append((time.monotonic() - asked, used() - before - busy, "stopped after step" in said))
-        print(
-            f"{number + 1}: {found[-1][0]:.2f} s, {found[-1][1]:.2f} of the processor, code {process.returncode}",
-            file=sys.stderr,
-            flush=True,
-        )
+        _, output = process.communicate()
+        results.append((time.monotonic() - started, used() - before - busy, "stopped after step" in output))
+        seconds, share, _ = results[-1]
+        line = f"{number + 1}: {seconds:.2f} s, {share:.2f} of the processor, code {process.returncode}"
+        print(line, file=sys.stderr, flush=True)
         if process.returncode != 143:
-            raise SystemExit(said)
+            raise SystemExit(output)
     if not (place / "policy").is_dir():
         wait(start(*words))
-    return found
+    return results
 
 
 def used() -> float:
@@ -116,7 +113,7 @@ def used() -> float:
 
 
 def results(place: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """What a run has written, without seconds."""
+    """Return the metrics (without seconds) and weights of a run."""
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [{k: v for k, v in json.loads(line).items() if not k.startswith("seconds")} for line in lines]
     return rows, {path.name: path.read_bytes() for path in (place / "policy").glob("*.safetensors")}

@@ -181,7 +181,7 @@ def log_probabilities(case: Case) -> Pairs:
 
 
 def trainer(kl_penalty: str = "full") -> Any:
-    """What PPOTrainer's methods read of themselves."""
+    """Return a stand-in with the attributes that PPOTrainer's methods read."""
     from trl import PPOTrainer
 
     config = SimpleNamespace(

@@ -30,7 +30,7 @@ from text2grad.rl import loss as losses
 CLIP, CLIP_HIGH, GROUP, BETA = 0.2, 0.28, 8, 0.1
 
 
-class Both(NamedTuple):
+class Pair(NamedTuple):
     """Our loss, TRL's, and what both are a function of."""
 
     ours: Tensor
@@ -61,14 +61,14 @@ def compare(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
         "grpo": grpo(seed, masked=False),
         "grpo_truncated": grpo(seed, masked=True),
     }
-    found = {}
+    results = {}
     for name, (ours, theirs, inputs) in losses_of.items():
-        (mine,), (other,) = (torch.autograd.grad(each, inputs) for each in (ours, theirs))
-        found |= {f"{name}_loss": (ours, theirs), f"{name}_gradient": (mine, other)}
-    return found
+        (ours_gradient,), (other,) = (torch.autograd.grad(each, inputs) for each in (ours, theirs))
+        results |= {f"{name}_loss": (ours, theirs), f"{name}_gradient": (ours_gradient, other)}
+    return results
 
 
-def grpo(seed: int, masked: bool) -> Both:
+def grpo(seed: int, masked: bool) -> Pair:
     """24 answers to three prompts, scored at random."""
     generator = torch.Generator().manual_seed(seed)
     old, move = torch.randn(2, 24, 16, generator=generator, dtype=torch.float64)
@@ -77,14 +77,14 @@ def grpo(seed: int, masked: bool) -> Both:
     mask = torch.arange(16) < lengths
     logp = (old + 0.3 * move).requires_grad_()
     gained = adv.group_advantages(scores, torch.zeros_like(old), mask, GROUP)
-    kept = mask & (torch.rand(24, 1, generator=generator) > 0.3) if masked else mask
-    per_token, _ = losses.policy_loss(logp, old, gained, kept, CLIP, CLIP_HIGH)
-    ours = losses.average(per_token, kept, "token", float(kept.sum()))
-    return Both(ours, trl_grpo(logp, old, gained[:, 0], kept), logp)
+    selected = mask & (torch.rand(24, 1, generator=generator) > 0.3) if masked else mask
+    per_token, _ = losses.policy_loss(logp, old, gained, selected, CLIP, CLIP_HIGH)
+    ours = losses.average(per_token, selected, "token", float(selected.sum()))
+    return Pair(ours, trl_grpo(logp, old, gained[:, 0], selected), logp)
 
 
 def trl_grpo(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """What TRL makes of these log-probabilities, with the token mean of DAPO."""
+    """Return TRL's loss for these log-probabilities, with the token mean of DAPO."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
