@@ -250,7 +250,7 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
 def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
     words = ["--task.name", "demo", "--policy.model", "smollm2", "--extra.dpo.training.epochs", "2"]
     bare = load_config(None, words)
-    with pytest.raises(UsageError, match=r"nothing sets extra\.dpo\.training\.lr"):
+    with pytest.raises(UsageError, match=r"extra\.dpo\.training\.lr is not set"):
         tuning_seeds(bare, methods_of(["dpo"], bare), Extent.of(0, 1, tries=2))
 
 
