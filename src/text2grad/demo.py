@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psutil
 from rich.console import Console
 
-from text2grad.config import TINY, Config, dump_config, with_recipe
+from text2grad.config import TINY, Config, dump_config, preset_settings, with_recipe
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.measures import mean_scores
 from text2grad.page.answers import sample_record
@@ -81,7 +81,7 @@ def run_demo(config: Config) -> dict[str, Any]:
     report = folder / "evaluation" / "reward_model.json"
     rates = json.loads(report.read_bytes()) if config.critic.kind == "reward_model" else {}
     seconds = round(time.perf_counter() - started, 1)
-    page = build_report(folder)
+    page = build_report(folder, presets=preset_settings())
     _show_samples(folder)
     console = Console(stderr=True)
     show_table(console, results_table(title_of(measure), {TITLES[name]: row for name, row in figures.items()}))

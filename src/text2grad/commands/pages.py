@@ -77,10 +77,11 @@ class View(Stage):
 
     def serve(self) -> int:
         """Serve the page until Ctrl-C."""
+        from text2grad.config import preset_settings
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
 
-        page = ViewPage(*self.folders)
+        page = ViewPage(*self.folders, presets=preset_settings())
         return serve(page.app(), listening(self.port), self.browser)
 
 
@@ -99,6 +100,7 @@ class Report(Stage):
     folders: list[Path] = argument("FOLDERS", "The folders of the runs.")
 
     def work(self) -> Work:
+        from text2grad.config import preset_settings
         from text2grad.page.report import build_report
 
-        return Work(lambda: {"out": str(build_report(*self.folders))})
+        return Work(lambda: {"out": str(build_report(*self.folders, presets=preset_settings()))})

@@ -12,6 +12,7 @@ from text2grad.config.loading import (
     is_recipe,
     load_config,
     preset_names,
+    preset_settings,
     recipe_names,
     with_recipe,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "is_recipe",
     "load_config",
     "preset_names",
+    "preset_settings",
     "recipe_names",
     "suggestion",
     "with_recipe",

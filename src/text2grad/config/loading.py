@@ -42,6 +42,11 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
+def preset_settings() -> list[dict[str, Any]]:
+    """Return the full settings of each preset."""
+    return [load_config(find_config(name)).model_dump(mode="json") for name in preset_names()]
+
+
 def find_config(name: str) -> Path:
     """Return the file that `--config` names.
 

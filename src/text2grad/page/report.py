@@ -31,6 +31,7 @@ from text2grad.page.signs import (
 from text2grad.page.words import measure_title, metric_title, prompt_title
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 
+Presets = Sequence[Mapping[str, Any]]  # full settings
 Curves = Mapping[str, Sequence[Row]]  # name -> rows of metrics.jsonl
 SCRIPTS = (
     "text.mjs",
@@ -81,22 +82,22 @@ class PolicyRow(NamedTuple):
     cells: dict[str, str]
 
 
-def build_report(*folders: Path) -> Path:
+def build_report(*folders: Path, presets: Presets = ()) -> Path:
     """Write `report.html` into the first run folder and return its path; several runs share it.
 
     Raises:
         UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be
             written.
     """
-    return write_page(folders[0] / "report.html", render_run(read_runs(folders)))
+    return write_page(folders[0] / "report.html", render_run(read_runs(folders), presets=presets))
 
 
-def render_run(run: RunFolder, live: bool = False) -> str:
+def render_run(run: RunFolder, live: bool = False, presets: Presets = ()) -> str:
     """Render the page of a run. `live`: a server sends the samples."""
-    return render_page("page.html.j2", SCRIPTS, live=live, **sections(run, live))
+    return render_page("page.html.j2", SCRIPTS, live=live, **sections(run, live, presets))
 
 
-def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
+def sections(run: RunFolder, live: bool = False, presets: Presets = ()) -> dict[str, Any]:
     """Collect the values of the template."""
     notes = list(run.notes)
     samples = [] if live else sample_views(read_samples(run.paths, notes))
@@ -111,6 +112,7 @@ def sections(run: RunFolder, live: bool = False) -> dict[str, Any]:
         "outcomes": _outcomes(run),
         "policies": policies,
         "differing": differing_settings(run.together),
+        "changed": changed_settings(run, presets),
         "reward_model": _reward_model(run),
         "curves": _chart_group({visible(method.name): method.metrics for method in run.methods}, MAIN),
         "supervised": _supervised(run),
@@ -242,7 +244,18 @@ def differing_settings(runs: Mapping[str, RunFolder]) -> list[tuple[str, list[st
     configs = {name: _settings(run) for name, run in runs.items()}
     keys = dict.fromkeys(chain.from_iterable(configs.values()))
     rows = [(key, [config.get(key, "–") for config in configs.values()]) for key in keys if key not in BOOKKEEPING]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    derived = frozenset.intersection(*(run.derived for run in runs.values())) if runs else frozenset()
+    return [(key, values) for key, values in rows if len(set(values)) > 1 and key not in derived]
+
+
+def changed_settings(run: RunFolder, presets: Presets) -> list[tuple[str, str]]:
+    """List the settings that differ from the nearest preset, without derived ones."""
+    settings = {
+        key: value for key, value in _settings(run).items() if key not in BOOKKEEPING and key not in run.derived
+    }
+    flat = [dict(_leaves(preset)) for preset in presets]
+    changes = [[pair for pair in settings.items() if preset.get(pair[0]) != pair[1]] for preset in flat]
+    return min(changes, key=len, default=[])
 
 
 def _settings(run: RunFolder) -> dict[str, str]:

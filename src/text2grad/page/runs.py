@@ -108,7 +108,8 @@ class RunFolder:
     """The content of a run folder, without the samples of its PPO runs.
 
     `model`: the source of the base weights. `gate`: the verdict on the reward model. `improvement`:
-    the figures of `improve`. `notes`: warnings. `together`: the runs that this one combines.
+    the figures of `improve`. `derived`: names of derived settings. `notes`: warnings. `together`:
+    the runs that this one combines.
     """
 
     path: Path
@@ -122,6 +123,7 @@ class RunFolder:
     evaluation: dict[str, Row] = field(default_factory=dict)
     gate: Row = field(default_factory=dict)
     improvement: Row = field(default_factory=dict)
+    derived: frozenset[str] = frozenset()
     notes: list[str] = field(default_factory=list)
     together: dict[str, RunFolder] = field(default_factory=dict)
 
@@ -179,6 +181,7 @@ def read_run(path: Path) -> RunFolder:
         evaluation=_read_evaluation(path / "evaluation"),
         gate=read_object(path / "reward_model" / "gate.json"),
         improvement=read_object(path / "improve.json"),
+        derived=_read_derived(path),
         notes=notes,
     )
     if run.is_empty:
@@ -237,6 +240,11 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
         if not file.name.endswith((".answers.json", ".scores.json")):
             figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = read_object(file)
     return figures
+
+
+def _read_derived(run: Path) -> frozenset[str]:
+    files = (*run.glob("*/derived.json"), *run.glob("ppo/*/derived.json"))
+    return frozenset(name for file in files for name in read_object(file).get("settings", ()))
 
 
 def _in_order(item: BeforeAfter) -> BeforeAfter:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from text2grad.errors import UserError
 from text2grad.jsonl import parse_record
 from text2grad.page.render import all_visible
-from text2grad.page.report import comparison_views, render_run
+from text2grad.page.report import Presets, comparison_views, render_run
 from text2grad.page.runs import Sample, read_runs, sample_files
 from text2grad.page.samples import SIGNALS, list_entry, sample_view
 from text2grad.page.server import as_number, json_response, page_response
@@ -82,8 +82,8 @@ class ViewPage:
         UserError: no run folder, nothing in it yet, or a damaged file in it.
     """
 
-    def __init__(self, *folders: Path) -> None:
-        self.folders = folders
+    def __init__(self, *folders: Path, presets: Presets = ()) -> None:
+        self.folders, self.presets = folders, presets
         self._reading, self._rendering = Lock(), Lock()
         self.files: dict[str, SampleFile] = {}
         self.order: list[tuple[str, int]] = []  # samples in the order sent to the page: method, number
@@ -114,7 +114,7 @@ class ViewPage:
         """Return the page, rendered again only if a file has changed."""
         with self._rendering:
             if (stamp := self._stamp()) != self._rendered[0]:
-                self._rendered = (stamp, render_run(read_runs(self.folders), live=True))
+                self._rendered = (stamp, render_run(read_runs(self.folders), True, self.presets))
             return self._rendered[1]
 
     def update(self) -> bool:

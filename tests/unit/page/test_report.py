@@ -18,7 +18,7 @@ import pytest
 from browser_pages import HOSTILE, hostile_run
 from synthetic_run import sample, write_run
 from text2grad.errors import UserError
-from text2grad.page.report import arrange, build_report
+from text2grad.page.report import arrange, build_report, changed_settings
 from text2grad.page.runs import read_run
 
 
@@ -282,3 +282,15 @@ def test_the_evaluations_of_several_tasks_are_in_one_run_and_the_main_metrics_co
     assert list(read_run(tmp_path).evaluation) == ["reward_model", "text2grad on code", "text2grad on mbpp"]
     names = ["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"]
     assert arrange(names) == (["heldout_pass@1", "score", "kl", "entropy"], ["clip_fraction", "kl_coefficient"])
+
+
+def test_only_settings_unlike_the_nearest_preset_are_listed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=2)
+    (folder / "config.yaml").write_text("ppo: {steps: 40, lr: 0.1, kl: k1}\nsft: {lr: 0.5}\n", encoding="utf-8")
+    (folder / "sft" / "derived.json").write_text(
+        '{"settings": {"sft.lr": [0.5, "from the size"]}}', encoding="utf-8"
+    )
+    presets = [{"ppo": {"steps": 20, "lr": 0.2, "kl": "k1"}}, {"ppo": {"steps": 40, "lr": 0.2, "kl": "k1"}}]
+    assert changed_settings(read_run(folder), presets) == [("ppo.lr", "0.1")]
+    page = build_report(folder, presets=presets).read_text(encoding="utf-8")
+    assert "Settings that differ from the preset (1)" in page

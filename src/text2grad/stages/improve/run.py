@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Config, dump_config
+from text2grad.config import Config, dump_config, preset_settings
 from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
 from text2grad.data.records import merge_feedback
@@ -262,7 +262,9 @@ def train(
     print(comparison.line, file=sys.stderr)
     steps.save(**{name: value for name, value in outcome(comparison, best, steps).items() if name != "minutes"})
     # The page opens with the outcome that was just saved.
-    print(f"page: {build_report(run.path)}, or text2grad view {run.path}", file=sys.stderr)
+    print(
+        f"page: {build_report(run.path, presets=preset_settings())}, or text2grad view {run.path}", file=sys.stderr
+    )
     return comparison, best
 
 
