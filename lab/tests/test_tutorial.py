@@ -1,0 +1,26 @@
+"""docs/tutorial.md: its blocks run in order and print what the page shows."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from text2grad_lab.experiments.tutorial_figure import differences, draw, run_page
+
+
+def test_the_tutorial_prints_what_it_shows_and_can_be_drawn() -> None:
+    blocks, variables = run_page("tiny")
+    shown = [block for block in blocks if block.shown and not block.pretrained]
+    assert len(shown) == 4
+    assert [differences(block.shown, block.printed, 0.05) for block in shown] == [[]] * 4
+    figure = ElementTree.fromstring(draw(variables))
+    assert {critique.text for critique in variables["critiques"]} <= {element.text for element in figure.iter()}
+
+
+@pytest.mark.parametrize(
+    ("printed", "wrong"),
+    [("'a' 0.52", []), ("'a' 0.60", ["'a' 0.60"]), ("'b' 0.50", ["'b' 0.50"]), ("'a' 0.50\nmore", ["more"])],
+)
+def test_a_number_may_differ_by_rounding_and_a_word_may_not(printed: str, wrong: list[str]) -> None:
+    assert differences("'a' 0.50", printed, 0.05) == wrong

@@ -1,0 +1,12 @@
+"""docs/tutorial.md with the pretrained model: the probabilities that it shows."""
+
+from __future__ import annotations
+
+from text2grad_lab.experiments.tutorial_figure import differences, run_page
+
+
+def test_the_tutorial_shows_the_probabilities_of_smollm2(folder: str) -> None:
+    blocks, _ = run_page("smollm2")
+    shown = [block for block in blocks if block.shown and block.pretrained]
+    assert len(shown) == 2
+    assert [differences(block.shown, block.printed, 0.1) for block in shown] == [[], []]
