@@ -12,6 +12,7 @@ from pathlib import Path
 from places import ROOT
 
 README = ROOT / "README.md"
+FEEDBACK = ROOT / "docs" / "feedback.md"
 PROGRAMS = ("text2grad", "python", "torchrun", "accelerate")
 PLACEHOLDERS = {"N": "2", "KIND": "program"}
 """Words of a command that stand for a value of another kind than text."""

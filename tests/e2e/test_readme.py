@@ -1,4 +1,4 @@
-"""README.md as a reader follows it: "Your own data" command by command, "From Python" as it stands.
+"""README.md and docs/feedback.md as a reader follows them: each command, each block of Python.
 
 Nothing is made shorter. The same path with a real model is in tests/llm.
 """
@@ -11,17 +11,21 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from commands import Command, Ended
-from transformers import PreTrainedTokenizerFast
+from datasets import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import GRPOConfig
 
-from blocks import README, commands_in, fenced, in_code, section
+from blocks import FEEDBACK, README, commands_in, fenced, in_code, section
 from chat_server import ChatServer, Reply, said
 
 PAGE = README.read_text("utf-8")
-OWN_DATA = section(PAGE, "Your own data")
+FEEDBACK_PAGE = FEEDBACK.read_text("utf-8")
+OWN_DATA = section(FEEDBACK_PAGE, "Your own data")
 [TABLE] = fenced(OWN_DATA, "csv")
 RUN = Path("runs/mine")
 RIGHT_QUOTES: dict[str, tuple[list[str], list[str]]] = {
@@ -34,9 +38,8 @@ first word."""
 
 
 def typed(start: str) -> list[str]:
-    """The words of the one command in backticks under "Your own data" that starts so, without
-    `text2grad`."""
-    [found] = in_code(OWN_DATA, rf"text2grad {start}\s.*")
+    """Return the words after `text2grad` of the one command in backticks that starts so."""
+    [found] = in_code(FEEDBACK_PAGE, rf"text2grad {start}\s.*")
     return shlex.split(found)[1:]
 
 
@@ -131,3 +134,21 @@ def test_from_python(tokenizer: PreTrainedTokenizerFast) -> None:
     expected = [-1.0 if left < end and right > start else 0.0 for left, right in encoded["offset_mapping"]]
     assert 2 <= expected.count(-1.0) < len(expected) - 1 and expected[-1] == 0.0
     assert np.array_equal(space["rewards"], [*expected[:-1], -1.0])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+def test_in_your_trainer(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    [block] = fenced(section(PAGE, "In your trainer"), "python")
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 1, "max_completion_length": 4}
+    quiet = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    args = GRPOConfig(output_dir=str(tmp_path), **sizes, **quiet)
+    space: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "model": LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape)),
+        "args": args,
+        "dataset": Dataset.from_list([{"prompt": "When is it due?"}] * 2),
+    }
+    exec(compile(block, "README.md", "exec"), space)
+    space["trainer"].train()
+    assert space["trainer"].state.global_step == 1

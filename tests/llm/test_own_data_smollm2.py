@@ -1,8 +1,7 @@
-"""README.md's "Your own data" with the real model, as it says: `--config own` in place of the small
-one's preset.
+"""docs/feedback.md, "Your own data", with the real model: `--config own` as "A real model" says.
 
 Sizes are changed, to what a test can wait for, and the gate is off, which refuses four rows;
-tests/e2e/test_readme.py follows the rest of the section.
+tests/e2e/test_readme.py follows the rest of the page.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from blocks import README, commands_in, fenced, in_code, section
+from blocks import FEEDBACK, commands_in, fenced, in_code, section
 from text2grad.cli import main
 
-OWN_DATA = section(README.read_text("utf-8"), "Your own data")
+OWN_DATA = section(FEEDBACK.read_text("utf-8"), "Your own data")
 SMALL = (
     *("--generation.max_new_tokens", "8", "--reward_model.max_new_tokens", "48"),
     *("--sft.epochs", "2", "--reward_model.training.epochs", "2", "--reward_model.damaged", "0"),
