@@ -9,16 +9,15 @@ READY  := $(VENV)/.ready
 # for a CUDA build from the package index itself: make install TORCH_INDEX=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# What is installed beside the core. dev is what the tests need, training included. `make core` installs the core
-# alone.
-EXTRAS ?= dev
+# The extras that are installed, beside the developers' tools. `make core` installs the core alone.
+EXTRAS ?= train,evaluate,gguf,grounded,page,trl
 
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site core lint types format golden clean
+.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site dist wheel core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -50,7 +49,7 @@ test-newest test-lowest:
 	rm -rf $(VENV)-$@
 	$(PYTHON) -m venv $(VENV)-$@
 	$(VENV)-$@/bin/python -m pip install --quiet uv
-	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --resolution $(RESOLUTION) -e '.[dev]' -e lab
+	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --resolution $(RESOLUTION) -e '.[$(EXTRAS)]' -e lab --group dev
 	$(VENV)-$@/bin/python -m pytest -n $(WORKERS)
 
 test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
@@ -69,6 +68,21 @@ test-page: $(READY)  ## run the tests of the pages in a real browser: needs Chro
 	  echo "no axe-core from npm: the tests that need it are skipped" >&2
 	$(BIN)/python -m pytest tests/browser
 
+dist:  ## build the wheel and the source archive in dist/
+	rm -rf dist build/dist
+	$(PYTHON) -m venv build/dist
+	build/dist/bin/python -m pip install --quiet build twine
+	build/dist/bin/python -m build --outdir dist . > build/dist/log || { cat build/dist/log; exit 1; }
+	build/dist/bin/python -m twine check --strict dist/*
+
+# WHEEL_EXTRAS= for the core alone. Nothing of this folder is on the path: what is missing in the wheel is missed.
+WHEEL_EXTRAS ?= [train]
+wheel: dist  ## install the wheel in an empty environment and use it
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --retries 1 "$$(echo dist/*.whl)$(WHEEL_EXTRAS)" $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	cd build/wheel && bin/text2grad doctor
+	cd build/wheel && $(if $(WHEEL_EXTRAS),bin/text2grad demo --quick,bin/text2grad --help > /dev/null)
+
 check: lint types test  ## everything that must hold before a change lands
 
 core:  ## install the core alone, without torch, in .venv-core, and check what it does without
@@ -79,7 +93,8 @@ core:  ## install the core alone, without torch, in .venv-core, and check what i
 # The pages as they stand in the repository: a link that works there works on the site, and --strict refuses any other.
 site:  ## build the documentation in build/site/html and check every link
 	@$(PYTHON) -m venv $(VENV)-site
-	$(VENV)-site/bin/python -m pip install --quiet -r docs/requirements.txt
+	@$(VENV)-site/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(VENV)-site/bin/python -m pip install --quiet --group site
 	rm -rf build/site && mkdir -p build/site/pages
 	git ls-files '*.md' docs/figures examples LICENSE | grep -v '^tests/' | tar cf - -T - | tar xf - -C build/site/pages
 	cp docs/zensical.toml build/site
@@ -107,6 +122,8 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	  echo "text2grad needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' # the first that knows dependency groups
 	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab --group dev
 	@touch $@
+	@echo "text2grad is installed. Next: source $(VENV)/bin/activate && text2grad demo --quick"
