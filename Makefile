@@ -80,8 +80,7 @@ WHEEL_EXTRAS ?= [train]
 wheel: dist  ## install the wheel in an empty environment and use it
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install --quiet --retries 1 "$$(echo dist/*.whl)$(WHEEL_EXTRAS)" $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	cd build/wheel && bin/text2grad doctor
-	cd build/wheel && $(if $(WHEEL_EXTRAS),bin/text2grad demo --quick,bin/text2grad --help > /dev/null)
+	cd build/wheel && $(if $(WHEEL_EXTRAS),bin/text2grad doctor && bin/text2grad demo --quick,bin/text2grad --help)
 
 check: lint types test  ## everything that must hold before a change lands
 
