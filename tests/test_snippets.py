@@ -1,0 +1,31 @@
+"""Python blocks of pages that no other test runs, with values for the variables they leave open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from blocks import fenced
+from places import ROOT
+from text2grad.align.rewards import TokenCredit
+from text2grad.critics.served import ServedCritic
+
+
+def blocks_of(page: str) -> list[str]:
+    return fenced((ROOT / "docs" / page).read_text("utf-8"), "python")
+
+
+def test_the_served_critic_of_the_serving_page(tokenizer: Tokenizer) -> None:
+    [block] = blocks_of("serving.md")
+    space: dict[str, object] = {"TokenCredit": TokenCredit, "ServedCritic": ServedCritic, "tokenizer": tokenizer}
+    exec(compile(block, "docs/serving.md", "exec"), space)
+    assert isinstance(space["credit"], TokenCredit)
+
+
+def test_the_prompt_of_the_extension_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [block] = blocks_of("extend.md")
+    space: dict[str, object] = {"text": "Judge {{response}}.", "words_schema": {}, "parse_words": len}
+    exec(compile(block, "docs/extend.md", "exec"), space)
+    assert space["WORDS"].text == "Judge {{response}}."  # type: ignore[attr-defined]
