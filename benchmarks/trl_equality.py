@@ -237,8 +237,8 @@ def losses(case: Case) -> Pairs:
     advantages, returns = case.ref_logits[..., 0], case.ref_logits[..., 1]
     count = float(mask.sum())
     per_token, clipped = loss.policy_loss(logp, case.old_logp, advantages, mask, CLIP)
-    policy = loss.average(per_token, mask, "token", count)
-    value = loss.average(loss.value_loss(values, case.old_values, returns, CLIP), mask, "token", count)
+    policy = loss.average(per_token, mask, count)
+    value = loss.average(loss.value_loss(values, case.old_values, returns, CLIP), mask, count)
     their_policy, their_scaled_value, stats = trainer().loss(
         case.old_logp, case.old_values, case.logits, values, logp, mask, advantages, returns
     )

@@ -79,7 +79,7 @@ def grpo(seed: int, masked: bool) -> Pair:
     gained = adv.group_advantages(scores, torch.zeros_like(old), mask, GROUP)
     selected = mask & (torch.rand(24, 1, generator=generator) > 0.3) if masked else mask
     per_token, _ = losses.policy_loss(logp, old, gained, selected, CLIP, CLIP_HIGH)
-    ours = losses.average(per_token, selected, "token", float(selected.sum()))
+    ours = losses.average(per_token, selected, float(selected.sum()))
     return Pair(ours, trl_grpo(logp, old, gained[:, 0], selected), logp)
 
 

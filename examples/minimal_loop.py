@@ -75,7 +75,7 @@ def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Exampl
     for _ in range(EPOCHS):
         new = policy(batch, SAMPLING.temperature, valued=False)
         losses, _ = policy_loss(new.logp, old.logp, advantages, batch.mask, CLIP)
-        average(losses, batch.mask, "token", float(batch.mask.sum())).backward()
+        average(losses, batch.mask, float(batch.mask.sum())).backward()
         torch.nn.utils.clip_grad_norm_(policy.policy_parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -756,7 +756,7 @@ DIVERGED: dict[str, tuple[Callable[..., object], float, str, int]] = {
     "a PPO step": (by_ppo, 1e30, r"x: step \d of 6: .*lower ppo\.lr \(1e\+30\), or raise ppo\.kl", 4),
     "far from the reference": (by_ppo, 1.0, r"x: step \d of 6: .*\(ppo\.max_kl 3\).*lower ppo\.lr \(1\)", 4),
     "an SFT step": (by_supervision, 1e30, r"sft: step \d of 6: .*no parameter was changed .*sft\.lr", 2),
-    "worse than guessing": (by_supervision, 3.0, r"sft: step \d of 6: .* a loss of \d.*lower sft\.lr", 2),
+    "worse than guessing": (by_supervision, 3.0, r"sft: step \d of 6: .* the loss is \d.*lower sft\.lr", 2),
 }
 
 

@@ -114,7 +114,7 @@ def test_garbage_outside_the_mask_reaches_nothing() -> None:
     old_logp = torch.tensor([[-1.0, -GARBAGE, -1.0, -1.0]])
     advantages = torch.tensor([[2.0, GARBAGE, math.inf, math.nan]])
     per_token, clipped = loss.policy_loss(logp, old_logp, advantages, mask, 0.2)
-    total = loss.average(per_token, mask, "token", 1) + loss.nl_gradient_loss(logp, advantages, mask)
+    total = loss.average(per_token, mask, 1) + loss.nl_gradient_loss(logp, advantages, mask)
     assert total.item() == 0.0 and not clipped.any()
     total.backward()
     close(logp.grad, [[-4.0, 0.0, 0.0, 0.0]])
@@ -187,7 +187,7 @@ def test_ppo_without_clip_discount_and_value_is_definition_1() -> None:
     advantages = advantage.normalise(advantages, mask, "none")
     logp = advantage.token_logps(features @ theta, ids)
     per_token, _ = loss.policy_loss(logp, logp.detach(), advantages, mask, math.inf)
-    (gradient,) = torch.autograd.grad(loss.average(per_token, mask, "token", len(ids)), theta)
+    (gradient,) = torch.autograd.grad(loss.average(per_token, mask, len(ids)), theta)
     close(-gradient, definition_1(theta, features, ids, delta, mask), atol=1e-6)
 
 
@@ -197,29 +197,25 @@ def test_ppo_without_clip_discount_and_value_is_definition_1() -> None:
 def test_average_by_hand() -> None:
     per_token = torch.tensor([[1.0, 2.0, 6.0], [4.0, GARBAGE, GARBAGE], [GARBAGE] * 3])
     mask = torch.tensor([[True, True, True], [True, False, False], [False] * 3])
-    close(loss.average(per_token, mask, "token", 4), 13 / 4)
-    close(loss.average(per_token, mask, "sequence", 2), 3.5)
+    close(loss.average(per_token, mask, 4), 13 / 4)
 
 
 def test_micro_batches_add_up_to_the_full_gradient() -> None:
-    """One batch of 4, four of 1 and an uneven cut give the same gradient, for both averages."""
+    """One batch of 4, four of 1 and an uneven division give the same gradient."""
     theta, features, ids, delta, mask = linear_policy(2)
 
-    def gradient(cut: list[int], how: str) -> torch.Tensor:
-        denominator = float(mask.sum()) if how == "token" else float(len(ids))
+    def gradient(sizes: list[int]) -> torch.Tensor:
         total = torch.zeros_like(theta)
-        for x, y, a, m in zip(*(tensor.split(cut) for tensor in (features, ids, delta, mask)), strict=True):
+        for x, y, a, m in zip(*(tensor.split(sizes) for tensor in (features, ids, delta, mask)), strict=True):
             logp = advantage.token_logps(x @ theta, y)
             per_token, _ = loss.policy_loss(logp, logp.detach(), a, m, 0.2)
-            total += torch.autograd.grad(loss.average(per_token, m, how, denominator), theta)[0]
+            total += torch.autograd.grad(loss.average(per_token, m, float(mask.sum())), theta)[0]
         return total
 
-    for how in ("token", "sequence"):
-        whole = gradient([4], how)
-        assert whole.abs().max() > 0.01
-        close(gradient([1, 1, 1, 1], how), whole, atol=1e-15)
-        close(gradient([3, 1], how), whole, atol=1e-15)
-    assert not torch.allclose(gradient([4], "token"), gradient([4], "sequence"))
+    expected = gradient([4])
+    assert expected.abs().max() > 0.01
+    close(gradient([1, 1, 1, 1]), expected, atol=1e-15)
+    close(gradient([3, 1]), expected, atol=1e-15)
 
 
 # What is refused
@@ -231,10 +227,8 @@ def test_wrong_input_is_named() -> None:
         loss.policy_loss(x, torch.zeros(2, 2), x, mask, 0.2)
     with pytest.raises(ValueError, match=r"values has 1 axes \(3,\), expected 2"):
         loss.value_loss(torch.zeros(3), torch.zeros(3), torch.zeros(3), 0.2)
-    with pytest.raises(ValueError, match="loss average is 'batch'"):
-        loss.average(x, mask, "batch", 6)
     with pytest.raises(ValueError, match="denominator is 0, expected > 0"):
-        loss.average(x, mask, "token", 0)
+        loss.average(x, mask, 0)
 
 
 def test_losses_work_without_autograd_and_in_half_precision() -> None:
@@ -243,5 +237,5 @@ def test_losses_work_without_autograd_and_in_half_precision() -> None:
     with torch.no_grad():
         per_token, _ = loss.policy_loss(half, half, half, mask, 0.2)
         results = [per_token, loss.value_loss(half, half, half, 0.2), loss.entropy_term(half, 0.1)]
-        results += [loss.nl_gradient_loss(half, half, mask), loss.average(half, mask, "sequence", 1)]
+        results += [loss.nl_gradient_loss(half, half, mask), loss.average(half, mask, 1)]
     assert all(result.dtype == torch.float32 and result.isfinite().all() for result in results)

@@ -63,9 +63,9 @@ def with_credit(
     outcomes, advantages = piece_advantages(
         credit, groups, group_examples, pieces, environment, words_weight, environment_weight
     )
-    paid = [
+    credited = [
         replace(datum, loss_fn_inputs={**datum.loss_fn_inputs, "advantages": numbers})
         for datum, numbers in zip(chain(*datums.values()), chain(*advantages), strict=True)
         if numbers is not None
     ]
-    return paid, outcomes
+    return credited, outcomes

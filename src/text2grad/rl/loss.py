@@ -6,8 +6,6 @@ per token, so that the trainer can log and add them; `average` is the only place
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -85,29 +83,23 @@ def nl_gradient_loss(logp: Tensor, delta: Tensor, mask: Tensor) -> Tensor:
     return -(torch.where(mask, at_least_float32(delta.detach()), 0) * logp).sum() / logp.shape[0]
 
 
-def average(per_token: Tensor, mask: Tensor, unit: Literal["token", "sequence"], denominator: float) -> Tensor:
-    """Return one micro-batch's share of the loss of an update batch, a scalar.
+def average(per_token: Tensor, mask: Tensor, denominator: float) -> Tensor:
+    """Return one micro-batch's share of the token mean of an update batch, a scalar.
 
-    The shares of all micro-batches add up to the loss of the update batch, and their gradients to
-    its gradient, for any division into micro-batches.
+    Every token of the update batch has the same weight. The shares of all micro-batches add up to
+    the loss of the update batch, and their gradients to its gradient, for any division into
+    micro-batches.
 
     Args:
         per_token: (B, T) losses of this micro-batch.
         mask: (B, T).
-        unit: `token` gives every response token the same weight; `sequence` gives every response
-            the same weight, which its tokens share.
-        denominator: response tokens (`token`) or responses (`sequence`) in the whole update batch,
-            not in this micro-batch.
+        denominator: tokens in the whole update batch, not in this micro-batch.
 
     Raises:
-        ValueError: `unit` is unknown, or the denominator is not positive.
+        ValueError: the denominator is not positive.
     """
     check_shapes(2, per_token=per_token, mask=mask)
     if not denominator > 0:
         raise ValueError(f"denominator is {denominator}, expected > 0: the update batch has no tokens to learn")
     masked = torch.where(mask, at_least_float32(per_token), 0)
-    if unit == "token":
-        return masked.sum() / denominator
-    if unit == "sequence":
-        return (masked.sum(-1) / mask.sum(-1).clamp(min=1)).sum() / denominator
-    raise ValueError(f"loss average is {unit!r}, expected token or sequence")
+    return masked.sum() / denominator

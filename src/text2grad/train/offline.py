@@ -248,7 +248,7 @@ def loss_terms(policy: Policy, items: Sequence[WeightedAnswer], tokens: int) -> 
     start_logps = _to_tensor([item.start_logps for item in items], batch)  # (B, T)
     output = policy(batch, kl="full", valued=False)  # logp and kl (B, T)
     per_token = offline_loss(output.logp, start_logps, weights, batch.mask, POOR_LIMIT)
-    weighted_loss, kl = (average(column, batch.mask, "token", tokens) for column in (per_token, output.kl))
+    weighted_loss, kl = (average(column, batch.mask, tokens) for column in (per_token, output.kl))
     return {"loss": weighted_loss + KL_COEFFICIENT * kl, "kl": kl}
 
 

@@ -116,8 +116,7 @@ def train_ppo(
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     optimizers = make_optimizers(policy, settings)
-    both = optimizers.policy, optimizers.value
-    training = Training(policy, both, optimizers.schedule, settings.kl_coefficient)
+    training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
     learner = Learner(policy, critic, settings, credit, generation, optimizers, environment)
     probes = Probes(learner, examples, prompts, options.seed)
     memory = (

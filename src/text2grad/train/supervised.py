@@ -193,7 +193,7 @@ def train_batches(
             metrics["lr"] = float(schedule.get_last_lr()[0])
             schedule.step()
             if stopping:
-                stopping.note(metrics["loss"])
+                stopping.add(metrics["loss"])
             run.record_metrics(step, metrics)
             if stopping and stopping.reached:
                 break

@@ -73,7 +73,7 @@ def accumulate_gradient(
         part = take_rows(rollout, rows)
         columns = loss_terms(policy, part, settings, temperature, warming)
         rollout.ratio[rows, : part.batch.width] = columns.pop("ratio")
-        shares = {name: losses.average(term, part.loss_mask, "token", tokens) for name, term in columns.items()}
+        shares = {name: losses.average(term, part.loss_mask, tokens) for name, term in columns.items()}
         value_share = VALUE_COEFFICIENT * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + value_share, shares
 

@@ -84,7 +84,7 @@ def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:
     """By hand: means of two are 0.3, 0.125, 0.1, 0.075; the fourth is the first below 0.1."""
     floor, over = LossFloor(0.1, window=2), []
     for loss in (0.35, 0.25, 0.0, 0.2, -0.05):
-        floor.note(loss)
+        floor.add(loss)
         over.append(floor.reached)
     assert over == [False, False, False, False, True]
     again = LossFloor(0.1, window=2)

@@ -239,7 +239,7 @@ class SFTRun(EngineRun):
         self.last = dict(self.trainer.terms)
         fail_together(partial(self._write, self.done, self.last))
         if self.stopping:
-            self.stopping.note(self.last["loss"])
+            self.stopping.add(self.last["loss"])
             self.last["steps"] = self.done + 1
         self.end_step(control)
         if self.stopping and self.stopping.reached:

@@ -334,7 +334,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
 
         columns = loss_terms(forward, part, settings, self.recipe.generation.temperature)
         step.rollout.ratio[rows, : part.batch.width] = columns.pop("ratio").cpu()
-        shares = {name: average(term, part.loss_mask, "token", max(1, tokens)) for name, term in columns.items()}
+        shares = {name: average(term, part.loss_mask, max(1, tokens)) for name, term in columns.items()}
         if tokens:
             for name, share in shares.items():
                 step.terms[name] = step.terms.get(name, 0.0) + float(share.detach())

@@ -136,7 +136,7 @@ class LossFloor:
         """True if the mean loss of a full window is below the limit."""
         return len(self._losses) == self._window and sum(self._losses) < self.least * self._window
 
-    def note(self, loss: float) -> None:
+    def add(self, loss: float) -> None:
         """Add the loss of a step."""
         self._losses = [*self._losses, loss][-self._window :]
 
