@@ -32,5 +32,5 @@ def test_the_navigation_lists_every_page_once() -> None:
 def test_the_api_page_documents_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
     documented = re.findall(r"^::: text2grad\.([\w.]+)\.(\w+)$", page, flags=re.MULTILINE)
-    assert {name: module for module, name in documented} == text2grad._HOMES
+    assert {name: module for module, name in documented} == text2grad._MODULE_OF
     assert len(documented) == len(text2grad.__all__)
