@@ -131,6 +131,7 @@ def import_feedback(
     no_prompt: bool = False,
     sheet: str = "",
     skip: bool = False,
+    rows: Sequence[LocatedRow] = (),
 ) -> ImportResult:
     """Read people's feedback as records.
 
@@ -146,6 +147,7 @@ def import_feedback(
         no_prompt: allow records without a prompt.
         sheet: the sheet of a workbook.
         skip: leave out unusable remarks, and list them in the losses.
+        rows: the rows of the file, where the caller has read them.
 
     Returns:
         The records, and a report of what was read and what was not.
@@ -161,7 +163,8 @@ def import_feedback(
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_import_path(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    rows = [] if kind == "feedback" else list(read_located_rows(path, sheet))
+    if not rows and kind != "feedback":
+        rows = list(read_located_rows(path, sheet))
     if not rows and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
@@ -214,7 +217,7 @@ def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> Import
 def _import_rows(
     path: Path,
     importer: Importer,
-    rows: list[LocatedRow],
+    rows: Sequence[LocatedRow],
     options: Names,
     given_scales: Mapping[str, Scale],
 ) -> ImportResult:
@@ -255,7 +258,7 @@ def _import_rows(
 def _import_remarks(
     path: Path,
     kind: str,
-    rows: list[LocatedRow],
+    rows: Sequence[LocatedRow],
     options: Names,
     given_scales: Mapping[str, Scale],
     skip: bool,

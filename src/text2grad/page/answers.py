@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from text2grad.data.files import read_rows
+from text2grad.data.files import LocatedRow, read_located_rows
 from text2grad.data.published import Response as ResponseRow
 from text2grad.data.records import import_feedback
 from text2grad.data.responses import read_items
@@ -67,8 +67,9 @@ def _read_records(path: Path) -> tuple[list[Feedback], str]:
         if not records and (path / "feedback.jsonl").is_file():
             records = list(read_jsonl(path / "feedback.jsonl", Feedback))
         return records, "text2grad train writes samples into its folder as it goes"
-    if is_table(path) and (proposal := propose_columns(path)):
-        records = _read_table(path, proposal)
+    rows = list(read_located_rows(path)) if is_table(path) else []
+    if is_table(path) and (proposal := propose_columns(path, rows)):
+        records = _read_table(path, rows, proposal)
     elif _holds_feedback(path):
         records = list(read_jsonl(path, Feedback))
     else:
@@ -76,13 +77,13 @@ def _read_records(path: Path) -> tuple[list[Feedback], str]:
     return records, "text2grad sample --prompts FILE --out answers.jsonl makes some"
 
 
-def propose_columns(path: Path) -> Proposal | None:
+def propose_columns(path: Path, located: Sequence[LocatedRow]) -> Proposal | None:
     """Propose the columns of a table as `improve` does; None if they have our names already.
 
     Raises:
-        UserError: the table cannot be read, has no rows, or a column is missing or ambiguous.
+        UserError: the table has no rows, or a column is missing or ambiguous.
     """
-    rows = list(read_rows(path))
+    rows = [row for _, row in located]
     if not rows:
         raise UserError(f"{path} has no rows", "check that it is the right file")
     if {"prompt", "response"} <= rows[0].keys() <= ResponseRow.model_fields.keys():
@@ -98,18 +99,18 @@ def propose_columns(path: Path) -> Proposal | None:
     return proposal
 
 
-def _read_table(path: Path, proposal: Proposal) -> list[Feedback]:
-    """Read the rows of a table in order, with or without a judgement."""
+def _read_table(path: Path, rows: Sequence[LocatedRow], proposal: Proposal) -> list[Feedback]:
+    """Return the records of a table in its order, with or without a judgement."""
     records_by_text: dict[tuple[str, str], list[Feedback]] = {}
     if proposal.columns.keys() - {"prompt", "response", "annotator"}:
         scales = [proposal.scale] if proposal.scale else []
-        imported = import_feedback(path, names=proposal.mapping, scales=scales, skip=True)
+        imported = import_feedback(path, names=proposal.mapping, scales=scales, skip=True, rows=rows)
         for record in imported.records:
             records_by_text.setdefault((record.prompt[-1].content.strip(), record.response.strip()), []).append(
                 record
             )
     records = []
-    for number, row in enumerate(read_rows(path), start=1):
+    for number, (_, row) in enumerate(rows, start=1):
         prompt, response = (str(row.get(proposal.columns[name]) or "") for name in ("prompt", "response"))
         if prompt.strip() and response.strip():
             example = Example(id=f"{path.stem}-{number}", prompt=(Message(role="user", content=prompt),))

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from text2grad.data.files import read_located_rows
 from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import UserError, first_error
 from text2grad.feedback import Feedback, human_feedback_on, turns_of
@@ -150,15 +151,11 @@ class MarkPage:
 
     def _import_options(self) -> list[str]:
         """Return the options of `import` that read the source as this page does."""
-        proposal = propose_columns(self.source) if is_table(self.source) else None
-        if proposal is None:
+        rows = list(read_located_rows(self.source)) if is_table(self.source) else []
+        if not rows or (proposal := propose_columns(self.source, rows)) is None:
             return []
-        return [
-            "--map",
-            ",".join(proposal.mapping),
-            *(["--scale", proposal.scale] if proposal.scale else []),
-            "--skip",
-        ]
+        scale = ["--scale", proposal.scale] if proposal.scale else []
+        return ["--map", ",".join(proposal.mapping), *scale, "--skip"]
 
 
 def _messages(item: Item) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from text2grad.config import Config
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED
@@ -13,6 +13,9 @@ from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl, writing
 from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import RunFolder, write_json
+
+if TYPE_CHECKING:
+    from text2grad.data.records import ImportResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +60,19 @@ def run_import(
     `data.records.import_feedback`. Without `out`, the figures of each data set are also written to
     `evaluation/import_<data set>.json`, for the report.
     """
-    from text2grad.data.records import import_feedback, merge_feedback, reports_by_data_set
+    from text2grad.data.records import import_feedback
 
     run = RunFolder.of(config)
     write = run.turn_writer()
     characters = config.task.context_characters
     imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet, skip)
+    return store_import(run, imported, out)
+
+
+def store_import(run: RunFolder, imported: ImportResult, out: Path | None = None) -> ImportSummary:
+    """Add imported records to the run's records, or to the file `out`."""
+    from text2grad.data.records import merge_feedback, reports_by_data_set
+
     target = out or run.feedback_file
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from text2grad.errors import UsageError, UserError
 from text2grad.eval.improvement import Comparison, compare, expectations
 from text2grad.feedback import Example, Feedback
 from text2grad.json_text import record_json, to_json
-from text2grad.jsonl import read_jsonl, write_jsonl
+from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary
 from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.forecast import Forecast
@@ -280,20 +280,14 @@ def outcome(comparison: Comparison, best: str, steps: Steps) -> dict[str, Any]:
 
 
 def _write_feedback(config: Config, source: Source, records: Sequence[Feedback], steps: Steps) -> None:
-    """Import the file, then replace its records by those with marked comments."""
-    from text2grad.stages.intake import run_import
+    """Write the records of the file, then replace them by those with marked comments."""
+    from text2grad.stages.intake import store_import
 
-    options = source.options
-    steps.run(
-        "import",
-        ["import", str(source.path), *source.arguments, "--config", str(config.run.folder / SETTINGS)],
-        lambda: run_import(
-            config, source.path, "auto", None, options.names, options.scales, sheet=options.sheet, skip=True
-        ),
-    )
+    run = RunFolder.of(config)
+    command = ["import", str(source.path), *source.arguments, "--config", str(run.path / SETTINGS)]
+    steps.run("import", command, lambda: store_import(run, source.imported))
     if records != source.records:
-        file = config.run.folder / "feedback.jsonl"
-        write_jsonl(file, merge_feedback(read_jsonl(file, Feedback), records))
+        write_jsonl(run.feedback_file, merge_feedback(run.feedback(), records))
 
 
 def identity(records: Sequence[Feedback], config: Config) -> str:

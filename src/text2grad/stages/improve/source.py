@@ -101,8 +101,8 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
         names=options.names,
         scales=options.scales,
         write=RunFolder.of(config).turn_writer(),
-        sheet=options.sheet,
         skip=True,
+        rows=located,
     )
     return Source(path, len(located), proposal, imported, options)
 
@@ -119,10 +119,9 @@ def _refuse_doubts(path: Path, proposal: Proposal) -> None:
         doubt = proposal.doubts[0]
         problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
         raise UsageError(problem, f"choose one: {' or '.join(doubt.options)}")
-    if "response" not in proposal.columns and not proposal.conversation:
-        raise UserError(f"{path}: no column of answers", "name it: --map response=COLUMN")
-    if "prompt" not in proposal.columns and not proposal.conversation:
-        raise UserError(f"{path}: no column of questions", "name it: --map prompt=COLUMN")
+    for field, content in (("response", "answers"), ("prompt", "questions")):
+        if field not in proposal.columns and not proposal.conversation:
+            raise UserError(f"{path}: no column of {content}", f"name it: --map {field}=COLUMN")
 
 
 def describe(source: Source) -> list[str]:
