@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -89,6 +90,17 @@ def warn_once(message: str) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if the message is empty."""
     return re.split("[\r\n]", str(error).strip())[0][:200] or type(error).__name__
+
+
+def closest(word: str, candidates: Iterable[str]) -> str:
+    """Return the candidate that a mistyped word most likely means, or ""."""
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1)), "")
+
+
+def suggestion(word: str, candidates: Iterable[str], cure: str = "") -> str:
+    """Return `did you mean 'x'?` for the closest candidate, if there is one, and then `cure`."""
+    match = closest(word, candidates)
+    return " ".join(filter(None, [f"did you mean {match!r}?" if match else "", cure]))
 
 
 class InvalidFields(ValueError):

@@ -5,7 +5,6 @@ Imports no torch.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, suggestion
 
 T = TypeVar("T")
 PACKAGES = ("text2grad", "text2grad_lab")
@@ -40,9 +39,7 @@ def check_name(name: str, builtin: Collection[str], form: str) -> str:
         ValueError: it is neither.
     """
     if name not in builtin and not is_import_path(name):
-        matches = difflib.get_close_matches(name, builtin, n=1)
-        hint = f"did you mean {matches[0]!r}? " if matches else ""
-        raise ValueError(f"{hint}one of {', '.join(builtin)}, or {form}")
+        raise ValueError(suggestion(name, builtin, f"one of {', '.join(builtin)}, or {form}"))
     return name
 
 
@@ -65,8 +62,7 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
     module = _import(what, name, module_name)
     if not hasattr(module, attribute):
         candidates = [word for word, value in vars(module).items() if isinstance(value, kinds)]
-        matches = difflib.get_close_matches(attribute, candidates, n=1)
-        cure = f"did you mean {matches[0]}?" if matches else "check the name"
+        cure = suggestion(attribute, candidates) or "check the name"
         raise UserError(f"{what} {name!r}: {module_name} has no {attribute}", cure)
     loaded = getattr(module, attribute)
     if not isinstance(loaded, kinds) or loaded.__module__.partition(".")[0] in sys.stdlib_module_names:

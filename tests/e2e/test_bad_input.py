@@ -219,7 +219,7 @@ def test_a_mistyped_model_without_a_network_is_told_at_once(
         monkeypatch.delenv(name.upper(), raising=False)
     words = ("sft", "--run.folder", "new", "--policy.model")
     one_line(command(*words, "owner/no-such-model"), FAILED, "'owner/no-such-model'", "no network to")
-    one_line(command(*words, "smolm2"), FAILED, "did you mean smollm2?")
+    one_line(command(*words, "smolm2"), FAILED, "did you mean 'smollm2'?")
     assert not Path("new").exists()
 
 

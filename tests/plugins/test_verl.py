@@ -206,6 +206,6 @@ def test_what_cannot_be_trained_is_refused_in_one_line(plugin: Any, monkeypatch:
     for estimator in ("grpo", "rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline"):
         refused(rf"^verl's {estimator} sums the rewards of a trajectory.* .one of gae, rei", config(estimator))
     refused("^verl's old trainer reads one score .*trainer.use_v1=True", config(use_v1=False))
-    refused(f"^credit '{__name__}:crdit': .* has no crdit .did you mean credit", config(), f"{__name__}:crdit")
+    refused(f"^credit '{__name__}:crdit': .* has no crdit .did you mean 'credit'", config(), f"{__name__}:crdit")
     version_of(monkeypatch, "0.9.10")
     refused(r"^verl 0\.9\.10: the plug-in is written for 0\.9\.1 .pip install 'text", config())

@@ -106,7 +106,7 @@ def test_responses_to_judge_and_pairs_may_be_conversations(tmp_path: Path) -> No
     (item,) = read_items(tmp_path / "r.jsonl")
     assert isinstance(item.response, Transcript) and item.response == TALK
     (tmp_path / "r.jsonl").write_text(json.dumps({**row, "response": "plain", "responce": "x"}), encoding="utf-8")
-    with pytest.raises(UserError, match="unknown column 'responce', did you mean 'response'"):
+    with pytest.raises(UserError, match=r"unknown column 'responce' .did you mean 'response'"):
         list(read_items(tmp_path / "r.jsonl"))
     pair = Preference(id="1", prompt=PROMPT, chosen=TALK, rejected="no")
     again = Preference.model_validate_json(pair.model_dump_json())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UserError
+from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UserError, suggestion
 from text2grad.stages import Summary
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def nearest_option(name: str, options: Sequence[str]) -> str:
     """Suggest a setting that ends in the name of an unknown option, else the closest option."""
-    from text2grad.config import describe_settings, suggestion
+    from text2grad.config import describe_settings
 
     ending = "." + name.removeprefix("--")
     if settings := [f"--{setting.key}" for setting in describe_settings() if setting.key.endswith(ending)]:

@@ -16,7 +16,7 @@ from text2grad.config.loading import (
     recipe_names,
     with_recipe,
 )
-from text2grad.config.reference import Setting, describe_settings, suggestion
+from text2grad.config.reference import Setting, describe_settings
 from text2grad.config.sections import TINY, Config, CriticKind, RewardModelSettings
 
 __all__ = [
@@ -35,6 +35,5 @@ __all__ = [
     "preset_names",
     "preset_settings",
     "recipe_names",
-    "suggestion",
     "with_recipe",
 ]

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from text2grad.config.reference import explain, section_at, suggestion, union_members
+from text2grad.config.reference import explain, section_at, union_members
 from text2grad.config.sections import Config
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError, UserError, suggestion
 from text2grad.settings import S
 from text2grad.strict_yaml import YAMLMistakeError, parse_yaml
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from text2grad.config.sections import Config
-from text2grad.errors import UsageError
+from text2grad.errors import UsageError, closest
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,6 @@ def _default_text(default: Any) -> str:
     return f"[{', '.join(map(str, default))}]" if isinstance(default, tuple) else str(default)
 
 
-def suggestion(word: str, candidates: Sequence[str], prefix: str = "") -> str:
-    """Return `did you mean 'x'?` for the closest candidate, or an empty text."""
-    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
-    return f"did you mean {prefix + matches[0]!r}?" if matches else ""
-
-
 def section_at(key: str) -> type[BaseModel] | None:
     """Return the class of a dotted section, or None; the empty key is the whole configuration."""
     model: type[BaseModel] | None = Config
@@ -129,10 +122,9 @@ _ALIASES = {
 def _nearest_setting(key: str) -> str:
     section, _, last = key.rpartition(".")
     siblings = list((section_at(section) or Config).model_fields)
-    if (name := _ALIASES.get(last)) in siblings:
+    alias = _ALIASES.get(last)
+    if name := alias if alias in siblings else closest(last, siblings):
         return f"did you mean {f'{section}.{name}'.lstrip('.')!r}?"
-    if hint := suggestion(last, siblings, f"{section}." if section else ""):
-        return hint
     namesakes = [setting.key for setting in describe_settings() if setting.key.rpartition(".")[2] == last]
     if namesakes:
         return f"did you mean {' or '.join(map(repr, namesakes))}?"

@@ -35,7 +35,7 @@ from text2grad.data.spans.anchors import criticises, find_anchors
 from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, diff_spans, resolve_marks
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.spreadsheets.tables import is_filled
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError, UserError, suggestion
 from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, response_key
 from text2grad.feedback.quotes import Quote, occurrences, resolve, sort_spans
 from text2grad.json_text import from_json, split_lines, to_json
@@ -76,10 +76,8 @@ def parse_map(options: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[st
         if not (equals and name and theirs.strip()):
             raise UsageError(f"--map {ours!r} is not a pair", "write --map response=answer,critique=comment")
         if name not in fields:
-            similar = difflib.get_close_matches(ours, fields, n=1)
-            hint = f", did you mean {similar[0]!r}?" if similar else ""
-            names = [field for field in fields if field not in RATING_COLUMNS]
-            raise UsageError(f"--map: no field {name!r}{hint}", f"fields: {', '.join(names)}")
+            names = ", ".join(field for field in fields if field not in RATING_COLUMNS)
+            raise UsageError(f"--map: no field {name!r}", suggestion(name, fields, f"fields: {names}"))
         mapped[name] = (*mapped.get(name, ()), theirs.strip())
     return mapped
 
@@ -113,9 +111,8 @@ def _find_column(path: Path, name: str, columns: Sequence[str]) -> str:
     for column in columns:
         if column == name or (name not in columns and plain_name(column) == plain_name(name)):
             return column
-    similar = difflib.get_close_matches(name, columns, n=1)
-    hint = f"did you mean {similar[0]!r}?" if similar else f"columns: {', '.join(columns)[:200]}"
-    raise UserError(f"{path}: no column {name!r}", hint)
+    cure = suggestion(name, columns) or f"columns: {', '.join(columns)[:200]}"
+    raise UserError(f"{path}: no column {name!r}", cure)
 
 
 def _check_columns(path: Path, rows: Sequence[LocatedRow], suggest: bool) -> None:

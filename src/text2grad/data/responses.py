@@ -8,7 +8,6 @@ ignored, or a row of a published data set (`data.published`).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,10 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.data.conversations import Exchange, TurnWriter, default_turn_text, read_exchange, read_record
-from text2grad.data.files import holds_text, name_text, read_located_rows
+from text2grad.data.files import RowError, holds_text, name_text, read_located_rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.spreadsheets.tables import is_table
-from text2grad.errors import InvalidFields, UserError, first_error, warn_once
+from text2grad.errors import InvalidFields, UserError, first_error, suggestion, warn_once
 from text2grad.feedback import (
     DRAFT,
     HUMAN_FEEDBACK,
@@ -178,9 +177,8 @@ def _check_columns(exchange: Exchange) -> None:
         if name in (*OPTIONAL_KEYS, "prompt", "response"):
             continue
         if not exchange.is_turn:
-            similar = difflib.get_close_matches(str(name), Response.model_fields, n=1)
-            hint = f", did you mean {similar[0]!r}?" if similar else ""
-            raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
+            cure = suggestion(str(name), Response.model_fields, f"columns: {', '.join(Response.model_fields)}")
+            raise RowError(f"unknown column {str(name)[:40]!r}", cure)
         if holds_text(value):
             warn_once(f"{name!r} holds text that no critic sees: move what matters into the messages")
     if exchange.response is None:

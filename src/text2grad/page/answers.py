@@ -91,8 +91,8 @@ def propose_columns(path: Path, located: Sequence[LocatedRow]) -> Proposal | Non
     proposal = propose(rows)
     if proposal.doubts:
         doubt = proposal.doubts[0]
-        problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
-        raise UserError(problem, f"text2grad import {path} {doubt.options[0]} --out FILE, then mark FILE")
+        cure = f"text2grad import {path} {doubt.options[0]} --out FILE, then mark FILE"
+        raise UserError(f"{path}: {doubt.problem}", cure)
     for name, content in (("response", "answers"), ("prompt", "questions")):
         if name not in proposal.columns:
             raise UserError(f"{path}: no column of {content}", f"name the column {name}")

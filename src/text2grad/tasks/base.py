@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -11,7 +10,7 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field, field_validator
 
-from text2grad.errors import UserError, warn_once
+from text2grad.errors import UserError, suggestion, warn_once
 from text2grad.feedback import Environment, Example, Feedback, Preference, conversation_text
 from text2grad.named import call_user_code, is_import_path, load_named, refuse_result
 from text2grad.settings import Settings
@@ -108,9 +107,8 @@ def load_task(settings: TaskSettings) -> Task:
     """
     target = TASKS.get(settings.name, settings.name)
     if not is_import_path(target):
-        similar = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
-        hint = f", did you mean {similar[0]!r}?" if similar else ""
-        raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
+        cure = suggestion(settings.name.lower(), TASKS, f"one of {', '.join(TASKS)}, or module:Class")
+        raise UserError(f"unknown task {settings.name!r}", cure)
     task_class = load_named("task", settings.name, target)
     task = call_user_code("it is called with the TaskSettings", task_class, settings)
     return cast(Task, _UserTask(task) if target == settings.name else task)

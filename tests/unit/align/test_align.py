@@ -434,7 +434,7 @@ def test_a_scheme_that_is_none_is_the_users_mistake(own_scheme: str) -> None:
         "short": r"'own_scheme_\d+:short' returned numbers of shape \(1,\)",
         "endless": "not finite",
         "number": "number of own_scheme_.* is not a credit scheme",
-        "haves": "has no haves .did you mean halves",
+        "haves": "has no haves .did you mean 'halves'",
     }
     for name, problem in cases.items():
         with pytest.raises(UserError, match=problem):

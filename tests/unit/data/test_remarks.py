@@ -105,7 +105,7 @@ UNCLEAR: list[tuple[str, list[str], str]] = [
     ("response,critique\na,b\n", ["response=anser"], "no column 'anser'.*columns: response, critique"),
     ("answer,critique\na,b\n", ["response=anser"], "did you mean 'answer'"),
     ("response,critique\na,b\n", ["response"], "is not a pair"),
-    ("response,critique\na,b\n", ["respons=response"], "no field 'respons', did you mean 'response'"),
+    ("response,critique\na,b\n", ["respons=response"], "no field 'respons' .did you mean 'response'"),
     ("Response,response,critique\na,b,c\n", [], "'Response' and 'response'"),
     (f"Remarks,,\n{CELLS}p,a,b\n", [], "row 2 looks like the header"),
     (f"{CELLS}p,a,b\n,c,d\nq,e,f\n", [], "row 3: the prompt is empty"),

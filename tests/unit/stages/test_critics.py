@@ -154,7 +154,7 @@ def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypa
     config = load_config(find_config("demo"), ["--critic.kind", "own_spec:CONSTANT", "--run.seed", "7"])
     with critic_factory(config) as factory, factory.open() as critic:
         assert critic.critique([example("a")], ["x"]) == [Critique(text="7", score=1.0)]
-    refused = pytest.raises(UserError, match=r"own_spec has no CONSTANTS .did you mean CONSTANT")
+    refused = pytest.raises(UserError, match=r"own_spec has no CONSTANTS .did you mean 'CONSTANT'")
     with critic_factory(config, "own_spec:CONSTANTS") as factory, refused, factory.open():
         pass
     before = critic_inputs(config)["the critic"]

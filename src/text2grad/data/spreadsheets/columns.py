@@ -78,6 +78,11 @@ class Doubt:
         return f"{self.field} of {self.rated!r}" if self.rated else self.field
 
     @property
+    def problem(self) -> str:
+        """The candidates, in the words of an error."""
+        return f"the {self.subject} may be {' or '.join(map(repr, self.candidates))}"
+
+    @property
     def values(self) -> tuple[str, ...]:
         """The values of `--map` or `--scale` that decide."""
         return self.candidates if self.rated else tuple(f"{self.field}={name}" for name in self.candidates)

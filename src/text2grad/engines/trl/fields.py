@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from text2grad.durable.run import CHECKPOINTS, RunOptions
 from text2grad.engines.processes import process_arguments, refuse_failed_launch
-from text2grad.errors import UsageError, UserError, first_line
+from text2grad.errors import UsageError, UserError, first_line, suggestion
 from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.optimizers import MAX_GRAD_NORM
@@ -125,9 +124,7 @@ def refuse_fields(user_fields: Mapping[str, Any], set_by: Mapping[str, str] = SE
         if name not in config_fields:
             refused = (*set_by, *OBJECTIVE)
             allowed = [field for field in config_fields if not any(fnmatch(field, pattern) for pattern in refused)]
-            matches = difflib.get_close_matches(name, allowed, n=1)
-            cure = f"did you mean {matches[0]!r}?" if matches else ""
-            raise UsageError(f"{key} is not a field of TRL's GRPOConfig", cure)
+            raise UsageError(f"{key} is not a field of TRL's GRPOConfig", suggestion(name, allowed))
         if isinstance(config_fields[name].default, bool) and not isinstance(value, bool):
             raise UsageError(f"{key} = {value!r}: expected true or false")
 

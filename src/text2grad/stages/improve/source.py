@@ -117,8 +117,7 @@ def _propose(located: Sequence[LocatedRow], options: ImproveOptions) -> Proposal
 def _refuse_doubts(path: Path, proposal: Proposal) -> None:
     if proposal.doubts:
         doubt = proposal.doubts[0]
-        problem = f"{path}: the {doubt.subject} may be {' or '.join(map(repr, doubt.candidates))}"
-        raise UsageError(problem, f"choose one: {' or '.join(doubt.options)}")
+        raise UsageError(f"{path}: {doubt.problem}", f"choose one: {' or '.join(doubt.options)}")
     for field, content in (("response", "answers"), ("prompt", "questions")):
         if field not in proposal.columns and not proposal.conversation:
             raise UserError(f"{path}: no column of {content}", f"name it: --map {field}=COLUMN")
