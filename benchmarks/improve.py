@@ -9,6 +9,7 @@
 - `before`, `after`: with `--train`, the share of rules that the base model and the better policy
   keep on the held-out questions of examples/feedback.xlsx, as this script judges them: no
   superlative, metric units, price last; 0 for an answer that does not name the product.
+- `prompted`: the same of the base model with the three rules in its system prompt, greedy.
 - `minutes`: the time of the run; `processor_minutes`: its processor time; `estimated`: the minutes
   in its plan.
 
@@ -39,6 +40,10 @@ from text2grad.config import find_config, load_config  # noqa: E402
 from text2grad.data.spans.anchors import find_anchors  # noqa: E402
 from text2grad.data.spans.marks import diff_spans  # noqa: E402
 from text2grad.errors import UserError  # noqa: E402
+from text2grad.feedback import Message  # noqa: E402
+from text2grad.policy.load import load_policy  # noqa: E402
+from text2grad.policy.local_chat import LocalChat  # noqa: E402
+from text2grad.policy.settings import GenerationSettings, PolicySettings  # noqa: E402
 from text2grad.stages.improve import ImproveOptions, read_source, run_improve  # noqa: E402
 from workbook_files import write_ods, write_xlsx  # noqa: E402
 
@@ -54,6 +59,10 @@ HEADERS = (
     ("Vraag", "Antwoord", "Opmerking", "Cijfer", "Beter antwoord", "Wie", "Datum"),
     ("user_message", "model_output", "reviewer_notes", "score", "ideal_response", "rater", "timestamp"),
     ("A", "B", "C", "D", "E", "F", "G"),
+)
+RULES = (
+    "You write shop texts. Use no superlatives (best, finest, perfect, ...). Use metric units only (cm, kg),"
+    " no inches, feet or pounds. Name the product. State the price once, in the last sentence."
 )
 SUPERLATIVE = re.compile(
     r"\b(best|finest|most \w+|unbeatable|perfect\w*|greatest|ultimate|\w+iest)\b", re.IGNORECASE
@@ -124,6 +133,16 @@ def rules_kept(question: str, answer: str) -> float:
     return fmean([not SUPERLATIVE.search(answer), not IMPERIAL.search(answer), is_last])
 
 
+def measure_prompt(questions: Sequence[str]) -> float:
+    """Return the mean share of rules that the base model keeps when its prompt states them."""
+    policy = load_policy(PolicySettings(model="smollm2", device="cpu"))
+    chat = LocalChat(policy, GenerationSettings(max_new_tokens=120, temperature=0.0), "base")
+    rules = Message(role="system", content=RULES)
+    answers = chat.complete([(rules, Message(role="user", content=question)) for question in questions])
+    texts = [getattr(answer, "text", "") for answer in answers]
+    return round(fmean(rules_kept(*pair) for pair in zip(questions, texts, strict=True)), 3)
+
+
 def measure_training(run: Path, epochs: int | None) -> dict[str, Any]:
     """Improve a model with the example's feedback, and judge its answers by the rules."""
     limit = [] if epochs is None else ["--sft.epochs", str(epochs), "--offline.epochs", str(epochs)]
@@ -139,11 +158,13 @@ def measure_training(run: Path, epochs: int | None) -> dict[str, Any]:
 
     figures = {name: mean_rules_kept(name) for name in ("base", *summary.steps)}
     print(f"rules kept: {figures}", file=sys.stderr)
+    processor_minutes = round((time.process_time() - started) / 60, 1)
     return {
         "before": figures["base"],
         "after": figures[summary.kept],
+        "prompted": measure_prompt(list(prompts.values())),
         "minutes": summary.minutes,
-        "processor_minutes": round((time.process_time() - started) / 60, 1),
+        "processor_minutes": processor_minutes,
         "estimated": summary.estimated_minutes,
     }
 
@@ -158,7 +179,7 @@ def main() -> None:
     figures = measure_reading()
     has_data = arguments.data.is_dir()
     figures["anchor_precision"] = round(fmean(pointed_at(arguments.data)), 3) if has_data else None
-    names = ("before", "after", "minutes", "processor_minutes", "estimated")
+    names = ("before", "after", "prompted", "minutes", "processor_minutes", "estimated")
     training = measure_training(arguments.train, arguments.epochs) if arguments.train else dict.fromkeys(names)
     print(json.dumps({**figures, **training}))
 
