@@ -24,7 +24,7 @@ A recipe overrides settings of another configuration: {recipes}.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
 130 interrupted, 143 ended by SIGTERM. To resume a training run that was stopped or killed, run the
-same command again (docs/data.md, "A run that was stopped").
+same command again (docs/training.md, "A run that was stopped").
 Summaries and progress are printed to stderr. With `--json`, the last line of stdout is the summary
 as one JSON object.
 """

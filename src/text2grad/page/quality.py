@@ -37,7 +37,7 @@ def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, An
 
 
 def measure(records: Iterable[Feedback], canaries: Iterable[Feedback] = ()) -> dict[str, Any]:
-    """Return the figures of feedback; see docs/data.md."""
+    """Return the figures of feedback; see docs/marking.md."""
     quality = _Quality()
     for record in records:
         quality.add(record)
