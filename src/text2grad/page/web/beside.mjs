@@ -1,10 +1,10 @@
-// Before and after: the answers of all policies to a held-out prompt side by side, and what one changed of another's.
+// Before and after: the answers of all policies to a held-out prompt, side by side, with their differences.
 import { cutAt, minus, shortTitles } from "./text.mjs";
 import { LongList, byId, element } from "./dom.mjs";
 import { diffOf } from "./diff.mjs";
 import { diffElement, diffPart } from "./sample.mjs";
 
-const MOST_CHARACTERS = 400; // of an answer among the largest changes
+const MOST_CHARACTERS = 400; // shown of an answer among the largest changes
 
 const answerOf = (item, name) => item.answers.find((answer) => answer.name === name);
 
@@ -16,7 +16,7 @@ const OUTCOMES = {
   other: (before, after) => before.response !== after.response,
 };
 
-// The items with these words in them whose answers by two policies differ as asked.
+// The items that contain `words`, and whose answers by two policies have this `outcome`.
 export const pairsOf = (items, { words, outcome, from, to }) => {
   const text = words.toLowerCase();
   return items.filter((item) => {
@@ -40,15 +40,15 @@ export const scoreWords = (scores) => Object.entries(scores).filter(([, value]) 
 
 const namesOf = (items) => [...new Set(items.flatMap((item) => item.answers.map((answer) => answer.name)))];
 
-// One side of a comparison: its own words, those that the other lacks marked.
-const sideElement = (answer, title, parts, own) => {
+// One side of a comparison, with the words marked that the other side lacks (kind `ownKind`).
+const sideElement = (answer, title, parts, ownKind) => {
   const box = element("div", "answer");
   box.append(element("h4", "", title), element("p", "hint", scoreWords(answer.scores)));
   const body = element("pre", "diff");
-  let left = MOST_CHARACTERS;
-  for (const [kind, text] of parts.filter(([kind]) => kind === "same" || kind === own)) {
-    body.append(diffPart([kind, left > 0 ? cutAt(text, left) : ""]));
-    left -= text.length;
+  let remaining = MOST_CHARACTERS;
+  for (const [kind, text] of parts.filter(([kind]) => kind === "same" || kind === ownKind)) {
+    body.append(diffPart([kind, remaining > 0 ? cutAt(text, remaining) : ""]));
+    remaining -= text.length;
   }
   if (!answer.response.trim()) body.replaceChildren(element("span", "hint", "(empty answer)"));
   box.append(body);
@@ -79,7 +79,7 @@ const drawChanges = (items) => {
   byId("changes").replaceChildren(...heading, ...boxes);
 };
 
-// item -> what the article shows: prompt, reference, both policies with the difference, and all others.
+// The article of an item: prompt, reference, two policies with their difference, then the other policies.
 const pairOf = (item, title, { from, to }) => {
   const prompt = element("details", "prompt");
   prompt.append(element("summary", "", "Prompt"), ...item.prompt.flatMap(({ role, content }) => [element("p", "role", role), element("pre", "", content)]));
@@ -103,7 +103,7 @@ const pairOf = (item, title, { from, to }) => {
   return [heading, prompt, ...(item.reference ? [reference] : []), answers, source];
 };
 
-// load: () -> the items; keep: what of the address is ours. Returns a way to look again for items.
+// `load` fetches the items; `keep` stores our part of the address. Returns a function that loads the items again.
 export const startBeside = async (load, address, keep) => {
   const form = byId("pairs");
   if (!form) return () => {};

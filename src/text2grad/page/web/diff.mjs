@@ -1,4 +1,4 @@
-// What changed between two texts, word by word. No DOM.
+// The difference of two texts, word by word. No DOM.
 import { pointsOf, wordsOf } from "./text.mjs";
 
 const MOST = 1500; // words; longer texts are compared by lines
@@ -11,29 +11,29 @@ const unitsOf = (text) => {
   return edges.slice(1).map((edge, at) => text.slice(points[edges[at]], points[edge]));
 };
 
-// [kind, text]: "same", "gone" (only before) or "added"; joined, they are both texts.
+// Return pairs [kind, text]; the kind is "same", "gone" (only in `before`) or "added" (only in `after`).
 export const diffOf = (before, after) => {
   const old = unitsOf(before);
-  const now = unitsOf(after);
+  const updated = unitsOf(after);
   let head = 0;
-  while (head < old.length && head < now.length && old[head] === now[head]) head += 1;
+  while (head < old.length && head < updated.length && old[head] === updated[head]) head += 1;
   let tail = 0;
-  while (tail < Math.min(old.length, now.length) - head && old.at(-1 - tail) === now.at(-1 - tail)) tail += 1;
-  const middle = between(old.slice(head, old.length - tail), now.slice(head, now.length - tail));
+  while (tail < Math.min(old.length, updated.length) - head && old.at(-1 - tail) === updated.at(-1 - tail)) tail += 1;
+  const middle = alignUnits(old.slice(head, old.length - tail), updated.slice(head, updated.length - tail));
   const parts = [
-    ...now.slice(0, head).map((text) => ["same", text]), ...middle, ...now.slice(now.length - tail).map((text) => ["same", text]),
+    ...updated.slice(0, head).map((text) => ["same", text]), ...middle, ...updated.slice(updated.length - tail).map((text) => ["same", text]),
   ];
   return joined(parts);
 };
 
-// The longest common subsequence, by its table.
-const between = (old, now) => {
-  if (old.length * now.length > 4e6) return [...old.map((text) => ["gone", text]), ...now.map((text) => ["added", text])];
-  const width = now.length + 1;
+// Align two sequences by their longest common subsequence.
+const alignUnits = (old, updated) => {
+  if (old.length * updated.length > 4e6) return [...old.map((text) => ["gone", text]), ...updated.map((text) => ["added", text])];
+  const width = updated.length + 1;
   const lengths = new Uint32Array((old.length + 1) * width);
   for (let a = old.length - 1; a >= 0; a -= 1) {
-    for (let b = now.length - 1; b >= 0; b -= 1) {
-      lengths[a * width + b] = old[a] === now[b]
+    for (let b = updated.length - 1; b >= 0; b -= 1) {
+      lengths[a * width + b] = old[a] === updated[b]
         ? lengths[(a + 1) * width + b + 1] + 1
         : Math.max(lengths[(a + 1) * width + b], lengths[a * width + b + 1]);
     }
@@ -41,16 +41,16 @@ const between = (old, now) => {
   const parts = [];
   let a = 0;
   let b = 0;
-  while (a < old.length || b < now.length) {
-    if (a < old.length && b < now.length && old[a] === now[b]) {
-      parts.push(["same", now[b]]);
+  while (a < old.length || b < updated.length) {
+    if (a < old.length && b < updated.length && old[a] === updated[b]) {
+      parts.push(["same", updated[b]]);
       a += 1;
       b += 1;
-    } else if (b === now.length || (a < old.length && lengths[(a + 1) * width + b] >= lengths[a * width + b + 1])) {
+    } else if (b === updated.length || (a < old.length && lengths[(a + 1) * width + b] >= lengths[a * width + b + 1])) {
       parts.push(["gone", old[a]]);
       a += 1;
     } else {
-      parts.push(["added", now[b]]);
+      parts.push(["added", updated[b]]);
       b += 1;
     }
   }

@@ -1,17 +1,17 @@
 // Elements. Text only ever enters a page through textContent: nothing a model wrote is parsed as HTML.
 
 export const element = (tag, className = "", text = null) => {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== null) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== null) node.textContent = text;
+  return node;
 };
 
 export const button = (text, action, className = "") => {
-  const made = element("button", className, text);
-  made.type = "button";
-  made.addEventListener("click", action);
-  return made;
+  const control = element("button", className, text);
+  control.type = "button";
+  control.addEventListener("click", action);
+  return control;
 };
 
 export const byId = (id) => document.getElementById(id);
@@ -28,17 +28,17 @@ export const isTyping = (target) => target.closest("input:not([type=checkbox]):n
 
 // A list of any length in a box: only the entries in sight are elements, and the box is one tab stop.
 export class LongList {
-  // show: entry -> the content of its row; choose: the number of an entry, when it becomes the current one.
+  // `show` returns the content of an entry's row; `choose` is called with the number of the new current entry.
   constructor(box, height, { show, choose }) {
     Object.assign(this, { box, height, show, choose });
     this.entries = [];
     this.current = -1;
-    this.first = 0; // drawn from here
+    this.first = 0; // the first row drawn
     this.end = 0;
     this.room = element("div", "room");
     this.room.setAttribute("role", "presentation");
     box.replaceChildren(this.room);
-    box.addEventListener("scroll", () => this.drawWhereBare(), { passive: true });
+    box.addEventListener("scroll", () => this.drawIfBare(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(box);
     box.addEventListener("keydown", (event) => this.onKey(event));
     box.addEventListener("click", (event) => {
@@ -86,19 +86,19 @@ export class LongList {
     return [first, first + Math.ceil((this.box.clientHeight || 400) / this.height) + 1];
   }
 
-  drawWhereBare() {
+  drawIfBare() {
     const [first, end] = this.inSight();
     if (first < this.first || end > this.end) this.draw();
   }
 
-  // What is in sight, and as much again on both sides, so that most of a scroll needs no drawing.
+  // Draw the rows in sight, and as many on either side, so that short scrolls need no drawing.
   draw() {
     const [top, bottom] = this.inSight();
     const first = Math.max(0, 2 * top - bottom);
-    const shown = this.entries.slice(first, 2 * bottom - top);
-    this.room.replaceChildren(...shown.map((entry, index) => this.row(entry, first + index)));
+    const visible = this.entries.slice(first, 2 * bottom - top);
+    this.room.replaceChildren(...visible.map((entry, index) => this.row(entry, first + index)));
     Object.assign(this, { first, end: 2 * bottom - top });
-    if (this.current >= first && this.current < first + shown.length) {
+    if (this.current >= first && this.current < first + visible.length) {
       this.box.setAttribute("aria-activedescendant", `${this.box.id}-${this.current}`);
     } else this.box.removeAttribute("aria-activedescendant");
   }

@@ -12,16 +12,16 @@ const CLASS = { 1: "good", 0: "improvable", "-1": "poor" };
 
 const page = {
   annotator: settings.annotator || localStorage.getItem(NAME) || "",
-  entries: [], // of the whole file
+  entries: [], // all answers of the file
   key: "",
-  answer: null, // of the server: messages, response, suggestion
+  answer: null, // from the server: messages, response, suggestion
   version: 0,
   past: [], // earlier versions of the opinion, for undo
   opinion: EMPTY,
   points: [],
   words: [],
-  place: [0, 0], // numbers of the first and the last chosen word
-  from: 0, // the word that a choice began at
+  place: [0, 0], // indices of the first and the last selected word
+  from: 0, // the word where the selection began
 };
 
 // ---- the server
@@ -46,15 +46,15 @@ const outbox = new Outbox({
 });
 outbox.onSaved = (act, body) => {
   if (act.item === page.key && act.annotator === page.annotator) page.version = body.version;
-  const entry = page.entries.find((each) => each.key === act.item);
+  const entry = page.entries.find((other) => other.key === act.item);
   if (entry) entry.marked = body.marked;
   showProgress();
 };
 
 const showSaved = () => {
-  const left = outbox.acts.length;
-  byId("saved").textContent = left ? `saving ${left} …` : "saved";
-  byId("saved").classList.toggle("busy", left > 0);
+  const unsaved = outbox.acts.length;
+  byId("saved").textContent = unsaved ? `saving ${unsaved} …` : "saved";
+  byId("saved").classList.toggle("busy", unsaved > 0);
   byId("trouble").hidden = !outbox.trouble;
   byId("trouble").textContent = outbox.trouble && `▲ Not saved yet: ${outbox.trouble}. Nothing is lost; it is kept here and sent again.`;
 };
@@ -72,14 +72,14 @@ const onConflict = (act, mine, theirs) => {
     done();
   };
   const words = element("p", "", "This answer was changed in another tab or by another person under your name. What is there now:");
-  const there = element("p", "critique", summaryOf(theirs.history.at(-1)));
-  const own = element("p", "critique", `Yours: ${summaryOf(mine)}`);
-  box.replaceChildren(words, there, own, button("take theirs", take(null)), button("keep mine", take(mine)));
+  const current = element("p", "critique", summaryOf(theirs.history.at(-1)));
+  const yours = element("p", "critique", `Yours: ${summaryOf(mine)}`);
+  box.replaceChildren(words, current, yours, button("take theirs", take(null)), button("keep mine", take(mine)));
   box.hidden = false;
   box.querySelector("button").focus();
 };
 
-// A score as the rating it stands for, where it is one of them.
+// The rating that a score stands for; other scores stay numbers.
 const ratingOf = (score) => {
   if (score === null) return "";
   const index = VERDICTS.indexOf(score);
@@ -91,7 +91,7 @@ const summaryOf = (opinion) =>
     ...opinion.spans.map((span) => `${LABELS[span.label]} “${textOf(span.start, span.end)}” ${span.reason}`.trim()),
     ratingOf(opinion.score),
     opinion.critique,
-    ...opinion.omissions.map((each) => `missing: ${each}`),
+    ...opinion.omissions.map((omission) => `missing: ${omission}`),
     opinion.corrected && `better: ${opinion.corrected}`,
   ]
     .filter(Boolean)
@@ -123,10 +123,10 @@ const listed = () => {
 };
 
 const showProgress = () => {
-  const mine = page.entries.filter(isMine).length;
-  byId("progress").textContent = `${mine} of ${page.entries.length} marked`;
-  byId("bar").value = mine / Math.max(1, page.entries.length); // acts of an earlier page arrive before the entries
-  const finished = mine > 0 && mine === page.entries.length;
+  const marked = page.entries.filter(isMine).length;
+  byId("progress").textContent = `${marked} of ${page.entries.length} marked`;
+  byId("bar").value = marked / Math.max(1, page.entries.length); // acts of an earlier page arrive before the entries
+  const finished = marked > 0 && marked === page.entries.length;
   if (finished && byId("finished").hidden) setTimeout(() => byId("finished").scrollIntoView({ block: "nearest" }));
   byId("finished").hidden = !finished;
   const entries = listed();
@@ -179,7 +179,7 @@ const open = async (key, focus = true) => {
   if (focus) byId("talk").focus();
 };
 
-// What is still in a field is an act of its own.
+// Save the text of the focused field as a separate act.
 const leave = async () => {
   if (document.activeElement?.closest?.("#marks, .fields")) document.activeElement.blur();
 };
@@ -213,7 +213,7 @@ const draw = () => {
   drawSuggestion();
 };
 
-const chosen = () => {
+const selectedRange = () => {
   const [first, last] = page.place;
   return page.words.length ? [page.words[first][0], page.words[last][1]] : [0, 0];
 };
@@ -222,11 +222,11 @@ const drawTalk = () => {
   const talk = byId("talk");
   talk.replaceChildren(
     ...page.answer.messages.flatMap((message) => {
-      const own = message.start !== undefined;
-      const body = element("pre", own ? "response" : "said");
-      if (own) body.append(...responseOf(message.start, message.end));
+      const isPolicyTurn = message.start !== undefined;
+      const body = element("pre", isPolicyTurn ? "response" : "said");
+      if (isPolicyTurn) body.append(...responseOf(message.start, message.end));
       else body.textContent = spelledOut(message.content);
-      return [element("p", "role", own ? "answer" : message.role), body];
+      return [element("p", "role", isPolicyTurn ? "answer" : message.role), body];
     }),
   );
   showHere();
@@ -234,21 +234,21 @@ const drawTalk = () => {
 
 const responseOf = (start, end) => {
   const spans = page.opinion.spans.map((span) => [span.start, span.end]);
-  return cut(start, end, [...spans, chosen()]).flatMap((piece) => {
+  return cut(start, end, [...spans, selectedRange()]).flatMap((piece) => {
     const labels = [...new Set(piece.of.filter((at) => at < spans.length).map((at) => CLASS[page.opinion.spans[at].label]))];
     const style = labels.length > 1 ? "both" : labels.join("");
     const here = piece.of.includes(spans.length);
     return runsOf(piece.start, piece.end).map(([from, to, unseen]) => {
       const words = unseen ? spelledOut(textOf(from, to)) : textOf(from, to);
-      const made = element(style ? "mark" : "span", `${style}${here ? " here" : ""}${unseen ? " unseen" : ""}`, words);
-      made.dataset.start = from;
-      made.dataset.end = to;
-      return made;
+      const node = element(style ? "mark" : "span", `${style}${here ? " here" : ""}${unseen ? " unseen" : ""}`, words);
+      node.dataset.start = from;
+      node.dataset.end = to;
+      return node;
     });
   });
 };
 
-// Stretches of text as it is, and characters that are spelled out, each by itself.
+// Split text into [start, end, unseen]: plain runs, and single characters that are spelled out.
 const runsOf = (start, end) => {
   const runs = [];
   let from = start;
@@ -270,7 +270,7 @@ const showHere = () => {
     here.textContent = "This answer has no words.";
     return;
   }
-  const [start, end] = chosen();
+  const [start, end] = selectedRange();
   const at = markAt(page.opinion, start);
   const span = page.opinion.spans[at];
   const long = textOf(start, end);
@@ -317,7 +317,7 @@ const drawVerdict = () => {
   });
 };
 
-// The comments of people in the file.
+// Comments of people that are in the file already.
 const drawComments = () => {
   byId("comments").replaceChildren(
     ...page.answer.comments.map(({ who, critique, score }) => {
@@ -329,45 +329,45 @@ const drawComments = () => {
 
 const drawSuggestion = () => {
   const box = byId("suggestion");
-  const found = page.answer.suggestion;
-  if (!found) {
+  const suggestion = page.answer.suggestion;
+  if (!suggestion) {
     box.replaceChildren();
     return;
   }
   if (!page.opinion.shown) {
     const show = button("", showSuggestion);
-    show.append(element("kbd", "", "s"), ` what the ${spelledOut(found.source)} says`);
+    show.append(element("kbd", "", "s"), ` what the ${spelledOut(suggestion.source)} says`);
     show.setAttribute("aria-keyshortcuts", "s");
     box.replaceChildren(show);
     return;
   }
   const when = page.opinion.shown === "first" ? "seen before your own marks" : "seen after your own marks";
-  const score = found.score === null ? "" : ` · ${ratingOf(found.score)}`;
+  const score = suggestion.score === null ? "" : ` · ${ratingOf(suggestion.score)}`;
   const spans = element("ul", "marks");
-  spans.append(...found.spans.map(checkedSpan));
-  const lost = found.lost.map((quote) => {
+  spans.append(...suggestion.spans.map(checkedSpan));
+  const lost = suggestion.lost.map((quote) => {
     const line = element("p", "lost");
     line.append(element("b", "", "lost "), element("code", "", spelledOut(quote)), " is not in the answer");
     return line;
   });
-  const missing = found.omissions.map((each) => element("p", "", `missing: ${spelledOut(each)}`));
+  const missing = suggestion.omissions.map((omission) => element("p", "", `missing: ${spelledOut(omission)}`));
   box.replaceChildren(
-    element("h3", "", `${spelledOut(found.source)}${score} · ${when}`), element("p", "critique", spelledOut(found.critique) || "(no words)"),
+    element("h3", "", `${spelledOut(suggestion.source)}${score} · ${when}`), element("p", "critique", spelledOut(suggestion.critique) || "(no words)"),
     spans, ...lost, ...missing,
   );
 };
 
 const checkedSpan = (span) => {
   const item = element("li");
-  const known = page.opinion.checks.find((check) => check.start === span.start && check.end === span.end);
+  const check = page.opinion.checks.find((other) => other.start === span.start && other.end === span.end);
   const verdict = (words, correct) => {
-    const made = button(words, () => change(withCheck(page.opinion, span.start, span.end, correct)));
-    made.setAttribute("aria-pressed", String(known?.correct === correct));
-    return made;
+    const control = button(words, () => change(withCheck(page.opinion, span.start, span.end, correct)));
+    control.setAttribute("aria-pressed", String(check?.correct === correct));
+    return control;
   };
   const take = button("mark it", () => {
     const marked = withMark(page.opinion, span.start, span.end, span.label);
-    const at = marked.spans.findIndex((each) => each.start === span.start && each.end === span.end);
+    const at = marked.spans.findIndex((other) => other.start === span.start && other.end === span.end);
     change(marked.spans[at].reason ? marked : withReason(marked, at, span.reason));
   });
   item.append(
@@ -381,7 +381,7 @@ const showSuggestion = () => {
   if (page.answer.suggestion) change(withSuggestionShown(page.opinion));
 };
 
-// ---- choosing words
+// ---- selecting words
 
 const choose = (first, last, from) => {
   const end = page.words.length - 1;
@@ -391,7 +391,7 @@ const choose = (first, last, from) => {
   byId("talk").querySelector(".here")?.scrollIntoView({ block: "nearest" });
 };
 
-// Where the moving end of the choice is.
+// The moving end of the selection.
 const moving = () => (page.place[0] < page.from ? page.place[0] : page.place[1]);
 
 const move = (to, extend) => {
@@ -401,7 +401,7 @@ const move = (to, extend) => {
   else choose(at, at, at);
 };
 
-// The word that begins the sentence before or after.
+// The first word of the previous or next sentence.
 const sentence = (step) => {
   const begins = (at) => at === 0 || /[.!?。！？\n]/.test(textOf(page.words[at - 1][0], page.words[at][0]));
   let at = moving() + step;
@@ -439,14 +439,14 @@ const onSelected = () => {
 
 const mark = (label) => {
   if (!page.words.length) return;
-  const [start, end] = chosen();
+  const [start, end] = selectedRange();
   change(withMark(page.opinion, start, end, label));
   const at = page.opinion.spans.findIndex((span) => span.start === start && span.end === end);
   byId("marks").querySelectorAll("input")[at]?.focus();
 };
 
 const unmark = () => {
-  const at = markAt(page.opinion, chosen()[0]);
+  const at = markAt(page.opinion, selectedRange()[0]);
   if (at >= 0) change(withoutMark(page.opinion, at));
 };
 
@@ -531,8 +531,8 @@ const start = async () => {
     const lines = event.target.value.split("\n").map((line) => line.trim());
     change({ ...page.opinion, omissions: lines.filter(Boolean) });
   });
-  document.querySelectorAll("[data-label]").forEach((each) =>
-    each.addEventListener("click", () => mark(Number(each.dataset.label))));
+  document.querySelectorAll("[data-label]").forEach((control) =>
+    control.addEventListener("click", () => mark(Number(control.dataset.label))));
   byId("unmark").addEventListener("click", unmark);
   byId("undo").addEventListener("click", undo);
   byId("next").addEventListener("click", () => step(1));
@@ -544,8 +544,8 @@ const start = async () => {
   history.replaceState(null, "", `/${location.hash}`); // the cookie has the token now
   outbox.restore();
   await refresh();
-  const wanted = page.entries.find((entry) => entry.key === location.hash.slice(1));
-  const first = wanted || page.entries.find((entry) => !isMine(entry)) || page.entries[0];
+  const linked = page.entries.find((entry) => entry.key === location.hash.slice(1));
+  const first = linked || page.entries.find((entry) => !isMine(entry)) || page.entries[0];
   await open(first.key);
   setInterval(() => refresh().catch(() => {}), 5000);
 };

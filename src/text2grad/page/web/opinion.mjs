@@ -1,4 +1,4 @@
-// What a person says of an answer, as plain values, and the way to the disk of the server. No DOM.
+// The opinion of a person on an answer, as plain values, and the queue that saves it on the server. No DOM.
 
 export const EMPTY = { spans: [], critique: "", score: null, omissions: [], corrected: "", checks: [], shown: "" };
 export const LABELS = { 1: "good", 0: "could be better", "-1": "poor" };
@@ -10,7 +10,7 @@ export const saysSomething = (opinion) =>
 
 const inOrder = (spans) => [...spans].sort((a, b) => a.start - b.start || a.end - b.end);
 
-// The opinion with a place marked; one that is marked already gets the new label and keeps its reason.
+// Mark a place; a place that is already marked gets the new label and keeps its reason.
 export const withMark = (opinion, start, end, label) => {
   const before = opinion.spans.find((span) => span.start === start && span.end === end);
   const others = opinion.spans.filter((span) => span !== before);
@@ -24,14 +24,14 @@ export const withReason = (opinion, index, reason) => ({
   spans: opinion.spans.map((span, at) => (at === index ? { ...span, reason } : span)),
 });
 
-// Right or wrong of a span of the suggestion; the same verdict again takes it back.
+// Judge a span of the suggestion right or wrong; repeating the verdict withdraws it.
 export const withCheck = (opinion, start, end, correct) => {
-  const known = opinion.checks.find((check) => check.start === start && check.end === end);
-  const others = opinion.checks.filter((check) => check !== known);
-  return { ...opinion, checks: known?.correct === correct ? others : [...others, { start, end, correct }] };
+  const previous = opinion.checks.find((check) => check.start === start && check.end === end);
+  const others = opinion.checks.filter((check) => check !== previous);
+  return { ...opinion, checks: previous?.correct === correct ? others : [...others, { start, end, correct }] };
 };
 
-// The suggestion comes first where nothing was said before it; what is recorded once stays.
+// Record whether the suggestion was shown first or after the person's marks; the first record stays.
 export const withSuggestionShown = (opinion) =>
   opinion.shown ? opinion : { ...opinion, shown: saysSomething(opinion) ? "after" : "first" };
 
@@ -40,13 +40,13 @@ export const same = (one, other) => JSON.stringify(one) === JSON.stringify(other
 // The narrowest marked place at a position, as an index; -1 if there is none.
 export const markAt = (opinion, position) => {
   const size = (index) => opinion.spans[index].end - opinion.spans[index].start;
-  const there = opinion.spans
+  const enclosing = opinion.spans
     .map((_, index) => index)
     .filter((index) => opinion.spans[index].start <= position && position < opinion.spans[index].end);
-  return there.sort((a, b) => size(a) - size(b))[0] ?? -1;
+  return enclosing.sort((a, b) => size(a) - size(b))[0] ?? -1;
 };
 
-// The number of the next entry after `from`, round the end, that fits; -1 if none does.
+// The index of the next entry after `from` that fits, wrapping around; -1 if there is none.
 export const nextThat = (entries, from, fits) => {
   for (let step = 1; step <= entries.length; step += 1) {
     const at = (from + step) % entries.length;
@@ -55,10 +55,10 @@ export const nextThat = (entries, from, fits) => {
   return -1;
 };
 
-// Acts on their way to the server, in order, each kept in `storage` until it is acknowledged: a server that is gone,
-// or a page that is closed, loses none, and an act that is sent twice counts once (it has a name).
+// Acts on their way to the server, in order. Each stays in `storage` until it is acknowledged, so that none is lost
+// if the server stops or the page is closed. Acts have unique names: one that is sent twice counts once.
 export class Outbox {
-  // send: act -> { status, body }, rejected if the server is not there; later: (action) -> soon, again.
+  // `send` returns { status, body }, and rejects if the server is unreachable; `later` schedules a retry.
   constructor({ send, storage, prefix, later, onChange, onConflict }) {
     Object.assign(this, { send, storage, prefix, later, onChange, onConflict });
     this.acts = [];
@@ -67,11 +67,11 @@ export class Outbox {
     this.count = 0;
   }
 
-  // What an earlier page has left.
+  // Queue the acts that an earlier page did not send.
   restore() {
     const keys = Array.from({ length: this.storage.length }, (_, at) => this.storage.key(at));
-    const left = keys.filter((key) => key.startsWith(this.prefix)).sort();
-    this.acts.push(...left.map((key) => JSON.parse(this.storage.getItem(key))));
+    const stored = keys.filter((key) => key.startsWith(this.prefix)).sort();
+    this.acts.push(...stored.map((key) => JSON.parse(this.storage.getItem(key))));
     this.flush();
   }
 
@@ -89,7 +89,7 @@ export class Outbox {
     try {
       this.storage.setItem(this.prefix + act, JSON.stringify(entry));
     } catch {
-      // full or forbidden: it is still here, and on its way
+      // storage is full or forbidden: the act is still in memory
     }
     return this.flush();
   }
@@ -107,7 +107,7 @@ export class Outbox {
     this.onChange();
   }
 
-  // Whether the next may be sent.
+  // Send the first act; false if the next one has to wait.
   async sendFirst() {
     const act = this.acts[0];
     this.onChange();
@@ -124,9 +124,9 @@ export class Outbox {
       return true;
     }
     if (answer.status === 409) {
-      const mine = this.waiting(act.item, act.annotator);
-      mine.forEach((each) => this.drop(each));
-      this.onConflict(act, mine.at(-1).opinion, answer.body);
+      const pending = this.waiting(act.item, act.annotator);
+      pending.forEach((other) => this.drop(other));
+      this.onConflict(act, pending.at(-1).opinion, answer.body);
       return true;
     }
     return this.wait(answer.body?.error || "the server was started anew: open the address that it has printed");

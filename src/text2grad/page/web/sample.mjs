@@ -1,10 +1,10 @@
-// One sample: its conversation with every token in the colour of a signal, its critique and what it points at.
+// One sample: its conversation, with tokens coloured by a signal, and its critique with the words it is about.
 import { cutAt, minus } from "./text.mjs";
 import { exact, isAgainst, scaleOf, signOf, strengthOf, tokenWords } from "./signals.mjs";
 import { diffOf } from "./diff.mjs";
 import { element } from "./dom.mjs";
 
-const MOST_PIECES = 6000; // drawn at once; a longer answer is drawn to here until one asks for the rest
+const MOST_PIECES = 6000; // drawn at once; a button shows the rest of a longer answer
 
 const pieceOf = (sample, [text, spans, tokens]) => {
   const labels = new Set(spans.map((index) => sample.spans[index].label));
@@ -98,7 +98,7 @@ export const diffElement = (before, after) => {
   return body;
 };
 
-// An answer that nothing but a critique is known of.
+// Show an answer without token numbers.
 export const showAnswer = (sample, box) => {
   const talk = element("div", "talk");
   talk.append(...sample.talk.flatMap((turn) => turnOf(sample, turn)));
@@ -108,7 +108,7 @@ export const showAnswer = (sample, box) => {
   linkSpans(box);
 };
 
-// Draw a sample into a place; returns { colour, token } to change what is shown of it.
+// Draw a sample into `article`; returns functions that colour its tokens and select one, and a box for versions.
 export const showSample = (sample, article, onToken) => {
   const heading = element("h3");
   const score = sample.score === null ? "no score" : `score ${minus(sample.score)}`;
@@ -127,12 +127,12 @@ export const showSample = (sample, article, onToken) => {
   );
   linkSpans(article);
   const token = followTokens(sample, article, talk, readout, onToken);
-  let shown = ["", ""];
+  let signals = ["", ""];
   const colour = (by, bar) => {
-    shown = [by, bar];
+    signals = [by, bar];
     colourTokens(sample, talk, by, bar);
   };
-  talk.addEventListener("redraw", () => colour(...shown));
+  talk.addEventListener("redraw", () => colour(...signals));
   return { colour, token, versions };
 };
 
@@ -154,12 +154,12 @@ export const legendOf = (sample, signal) => {
   return `${exact(Math.min(...values))} to ${exact(Math.max(...values))}`;
 };
 
-// What speaks of a span lights up all that does: its words, its clause, its line in the list.
+// Pointing at a span highlights its words, its clause of the critique, and its line in the list.
 const linkSpans = (article) => {
   const light = (spans) => {
-    article.querySelectorAll(".linked").forEach((each) => each.classList.remove("linked"));
+    article.querySelectorAll(".linked").forEach((node) => node.classList.remove("linked"));
     const selector = spans.map((span) => `[data-spans~="${span}"]`).join(", ");
-    if (selector) article.querySelectorAll(selector).forEach((each) => each.classList.add("linked"));
+    if (selector) article.querySelectorAll(selector).forEach((node) => node.classList.add("linked"));
   };
   article.onpointerover = (event) => light(event.target.closest?.("[data-spans]")?.dataset.spans.split(" ") || []);
   const list = article.querySelector(".spans");

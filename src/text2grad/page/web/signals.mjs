@@ -1,4 +1,4 @@
-// Numbers of tokens and samples: how they are shown, found and ordered, and the address of a view. No DOM.
+// Format the numbers of tokens, filter and sort samples, and encode a view in its address. No DOM.
 import { minus } from "./text.mjs";
 
 export const NAMES = { kl: "KL", logp: "log-probability", logp_change: "change of log-probability", learned: "mask (learned)" };
@@ -9,15 +9,15 @@ export const exact = (value) => (value === null || value === undefined ? "–" :
 // The largest size of a signal in a sample, never 0.
 export const scaleOf = (values) => Math.max(1e-12, ...values.map((value) => Math.abs(value || 0)));
 
-// How strong a number is drawn, 0 to 1; the root keeps a span's ±0.1 in sight beside a verdict of ±1.
+// The colour strength of a number, 0 to 1; the square root keeps a span's ±0.1 visible next to a score of ±1.
 export const strengthOf = (value, scale) => Math.sqrt(Math.min(1, Math.abs(value || 0) / scale));
 
 export const signOf = (value) => (value > 0 ? "plus" : value < 0 ? "minus" : "");
 
-// Whether the update pushes a token against what the critique pays for it.
+// True if the advantage of a token has another sign than its reward from the critique.
 export const isAgainst = (rows, index) => (rows.advantage?.[index] || 0) * (rows.delta?.[index] || 0) < 0;
 
-// All that is known of a token, in words.
+// All numbers of a token, in words.
 export const tokenWords = (sample, index) => {
   const [start, end] = sample.intervals[index] || [];
   const id = sample.ids?.[index] === undefined ? "" : ` · id ${sample.ids[index]}`;
@@ -27,7 +27,7 @@ export const tokenWords = (sample, index) => {
   return `${index + 1}/${sample.tokens.length} “${sample.tokens[index]}”${id}${where} · ${numbers.join(" · ")}${against}`;
 };
 
-// ---- which samples, and in which order
+// ---- filters and orders
 
 const SCORES = {
   positive: (score) => score !== null && score > 0,
@@ -52,11 +52,11 @@ const TESTS = {
 
 export const FILTERS = Object.keys(TESTS);
 
-// wanted: filter -> its value, empty where it is off; hits: keys that a search found, or null.
-export const matching = (entries, wanted, hits = null) => {
-  const active = FILTERS.filter((name) => wanted[name]);
+// `values` has the value of each active filter; `hits` are the keys that a search returned, or null.
+export const matching = (entries, values, hits = null) => {
+  const active = FILTERS.filter((name) => values[name]);
   return entries.filter(
-    (entry) => active.every((name) => TESTS[name](entry, wanted[name])) && (hits === null || hits.has(entry.key)),
+    (entry) => active.every((name) => TESTS[name](entry, values[name])) && (hits === null || hits.has(entry.key)),
   );
 };
 
@@ -77,29 +77,29 @@ export const ordered = (entries, order) => (ORDERS[order] ? [...entries].sort(OR
 
 // ---- one prompt over steps
 
-// Prompts that were answered in several steps, [id, whether it is a fixed probe prompt]: the probes first.
+// Prompts that were answered in several steps, as [id, is a probe], probes first.
 export const recurring = (entries) => {
   const steps = new Map();
   for (const { id, step, probe } of entries) {
-    const known = steps.get(id) || { steps: new Set(), probe: false };
-    known.steps.add(step);
-    known.probe = known.probe || probe;
-    steps.set(id, known);
+    const entry = steps.get(id) || { steps: new Set(), probe: false };
+    entry.steps.add(step);
+    entry.probe = entry.probe || probe;
+    steps.set(id, entry);
   }
-  const found = [...steps].filter(([id, known]) => id && (known.probe || known.steps.size > 1));
-  return found.map(([id, known]) => [id, known.probe]).sort((a, b) => b[1] - a[1]);
+  const repeated = [...steps].filter(([id, entry]) => id && (entry.probe || entry.steps.size > 1));
+  return repeated.map(([id, entry]) => [id, entry.probe]).sort((a, b) => b[1] - a[1]);
 };
 
-// An answer of each step of the same method to the prompt of a sample, in their order; at most `most`, ends kept.
+// One answer per step of the same method to the prompt of a sample, in order; at most `most`, with both ends.
 export const overSteps = (entries, sample, most = 40) => {
   const first = new Map();
   for (const entry of entries) {
     if (!sample.id || entry.id !== sample.id || entry.method !== sample.method) continue;
     if (!first.has(entry.step) || entry.key === sample.key) first.set(entry.step, entry);
   }
-  const every = [...first.values()].sort((a, b) => a.step - b.step);
-  const stride = (every.length - 1) / (most - 1);
-  return every.length <= most ? every : Array.from({ length: most }, (_, at) => every[Math.round(at * stride)]);
+  const ofSteps = [...first.values()].sort((a, b) => a.step - b.step);
+  const stride = (ofSteps.length - 1) / (most - 1);
+  return ofSteps.length <= most ? ofSteps : Array.from({ length: most }, (_, at) => ofSteps[Math.round(at * stride)]);
 };
 
 // ---- the address: #sample=text2grad%2F12&by=delta&wrong=1
@@ -107,7 +107,7 @@ export const overSteps = (entries, sample, most = 40) => {
 export const readAddress = (hash) => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 
 export const addressOf = (state) => {
-  const kept = Object.entries(state).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
-  const text = new URLSearchParams(kept.map(([name, value]) => [name, value === true ? "1" : String(value)])).toString();
+  const fields = Object.entries(state).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
+  const text = new URLSearchParams(fields.map(([name, value]) => [name, value === true ? "1" : String(value)])).toString();
   return text ? `#${text}` : "#samples";
 };

@@ -5,7 +5,7 @@ const KEPT = new Set(["\n", "\t", "\u200c", "\u200d"]); // the two joiners shape
 
 export const isUnseen = (character) => !KEPT.has(character) && UNSEEN.test(character);
 
-// A character that would not be seen, or would act on the text around it, spelled out.
+// Spell out a character that is invisible, or that would act on the text around it.
 export const spelled = (character) => {
   const code = character.codePointAt(0);
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);
@@ -13,7 +13,7 @@ export const spelled = (character) => {
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 
-export const spelledOut = (text) => Array.from(text, (each) => (isUnseen(each) ? spelled(each) : each)).join("");
+export const spelledOut = (text) => Array.from(text, (character) => (isUnseen(character) ? spelled(character) : character)).join("");
 
 // The UTF-16 index of every code point, and of the end.
 export const pointsOf = (text) => {
@@ -23,7 +23,7 @@ export const pointsOf = (text) => {
   return points;
 };
 
-// The number of the code point that holds, or ends at, a UTF-16 index.
+// The index of the code point that contains a UTF-16 index.
 export const pointAt = (points, index) => {
   let low = 0;
   let high = points.length - 1;
@@ -35,7 +35,7 @@ export const pointAt = (points, index) => {
   return low;
 };
 
-// The segmenter takes time as the square of the length: it is given stretches, cut before white space.
+// The segmenter takes quadratic time, so it gets stretches of the text, cut before whitespace.
 const STRETCH = /[^]{1,1000}(?=\s)|[^]{1,1000}/gu;
 
 const segmentsOf = (text) => {
@@ -45,7 +45,7 @@ const segmentsOf = (text) => {
     Array.from(segmenter.segment(stretch[0]), ({ segment, index }) => [segment, stretch.index + index]));
 };
 
-// The places [start, end) of the words and signs between two code points; white space is none.
+// The intervals [start, end) of words and signs between two code points; whitespace is left out.
 export const wordsOf = (text, points, from = 0, to = points.length - 1) =>
   segmentsOf(text.slice(points[from], points[to]))
     .filter(([segment]) => segment.trim() !== "")
@@ -54,13 +54,13 @@ export const wordsOf = (text, points, from = 0, to = points.length - 1) =>
       pointAt(points, points[from] + index + segment.length),
     ]);
 
-// A place grown to whole words: those that it touches; null if it touches none.
+// Extend an interval to the words that it touches; null if it touches none.
 export const snapped = (words, start, end) => {
   const touched = words.filter(([a, b]) => a < Math.max(end, start + 1) && start < b);
   return touched.length ? [touched[0][0], touched.at(-1)[1]] : null;
 };
 
-// [start, end) cut wherever one of the places begins or ends: { start, end, of: their indices }.
+// Cut [start, end) wherever a place begins or ends; `of` has the indices of the places around a piece.
 export const cut = (start, end, places) => {
   const edges = new Set([start, end]);
   places.forEach(([a, b]) => [a, b].forEach((edge) => edge > start && edge < end && edges.add(edge)));
@@ -82,7 +82,7 @@ export const minus = (text) => String(text).replaceAll("-", "−");
 
 export const cutAt = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-// titles -> a function that leaves out the words that all of them start with.
+// Return a function that drops the words that all titles start with.
 export const shortTitles = (titles) => {
   const [first = "", ...others] = new Set(titles);
   let shared = others.length ? first.length : 0;

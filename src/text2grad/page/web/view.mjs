@@ -6,12 +6,12 @@ import { startCharts } from "./charts.mjs";
 import { diffElement, legendOf, showSample, textOf } from "./sample.mjs";
 import { startBeside } from "./beside.mjs";
 
-// ---- the address names exactly what is shown; each part of the page keeps its own names in it
+// ---- the address: every part of the page stores its state under names of its own
 
 const address = readAddress(location.hash);
 const keep = (part) => history.replaceState(null, "", addressOf(Object.assign(address, part)));
 
-// ---- where samples come from: the page itself, or the server that it came from
+// ---- the source of samples: data in the page, or its server
 
 const inPage = ({ samples, comparisons }) => {
   const texts = samples.map((sample) =>
@@ -28,9 +28,9 @@ const inPage = ({ samples, comparisons }) => {
 
 const ask = async (path) => {
   const response = await fetch(path);
-  const found = await response.json().catch(() => ({ error: `${path}: ${response.status}` }));
-  if (found.error) throw new Error(found.error);
-  return found;
+  const content = await response.json().catch(() => ({ error: `${path}: ${response.status}` }));
+  if (content.error) throw new Error(content.error);
+  return content;
 };
 
 const onServer = () => ({
@@ -40,15 +40,15 @@ const onServer = () => ({
   comparisons: async () => (await ask("/api/comparisons")).items,
   sample: (key) => ask(`/api/samples?key=${encodeURIComponent(key)}`),
   search: async (words) => (await ask(`/api/search?q=${encodeURIComponent(words)}`)).keys,
-  // What was written since; true if there is something.
+  // Fetch the entries that were written since.
   async more() {
-    const found = await ask(`/api/entries?have=${this.entries.length}`);
-    if (found.restarted) this.entries = [];
-    this.entries = [...this.entries, ...found.entries];
-    this.signals = new Set(found.signals);
-    const changed = this.stamp !== "" && this.stamp !== found.stamp;
-    this.stamp = found.stamp;
-    return { added: found.entries.length > 0 || found.restarted, changed };
+    const update = await ask(`/api/entries?have=${this.entries.length}`);
+    if (update.restarted) this.entries = [];
+    this.entries = [...this.entries, ...update.entries];
+    this.signals = new Set(update.signals);
+    const changed = this.stamp !== "" && this.stamp !== update.stamp;
+    this.stamp = update.stamp;
+    return { added: update.entries.length > 0 || update.restarted, changed };
   },
 });
 
@@ -70,7 +70,7 @@ const startViewer = (source, signals) => {
   const state = { sample: "", token: "", by: "delta", bar: "advantage", q: "", sort: "" };
   let hits = null;
   let titles = String;
-  let shown = null; // the sample in sight, and how to change it
+  let shown = null; // the sample on the page, with functions to change it
 
   const list = new LongList(byId("list"), 72, {
     show: (entry) => [
@@ -107,7 +107,7 @@ const startViewer = (source, signals) => {
     if (token !== "") drawn.token(Number(token));
   };
 
-  // The same prompt in other steps: what changed in the answer, by words.
+  // Show the answers to the same prompt in other steps, as differences by words.
   const showSteps = (sample, box) => {
     const steps = overSteps(source.entries, sample);
     if (steps.length < 2) return;
@@ -137,24 +137,24 @@ const startViewer = (source, signals) => {
     fold.open = state.over ?? sample.probe;
   };
 
-  const wanted = () => {
+  const filterValues = () => {
     const values = {};
-    for (const name of FILTERS.filter((each) => fields[each])) {
+    for (const name of FILTERS.filter((filter) => fields[filter])) {
       values[name] = fields[name].type === "checkbox" ? fields[name].checked : fields[name].value;
     }
     return values;
   };
 
   const refresh = (keep = true) => {
-    Object.assign(state, wanted(), { sort: fields.sort.value, q: fields.q.value.trim() });
-    const found = ordered(matching(source.entries, wanted(), hits), state.sort);
-    const at = found.findIndex((entry) => entry.key === state.sample);
-    list.fill(found, at);
-    byId("found").textContent = `${found.length} of ${source.entries.length}`;
+    Object.assign(state, filterValues(), { sort: fields.sort.value, q: fields.q.value.trim() });
+    const matches = ordered(matching(source.entries, filterValues(), hits), state.sort);
+    const at = matches.findIndex((entry) => entry.key === state.sample);
+    list.fill(matches, at);
+    byId("found").textContent = `${matches.length} of ${source.entries.length}`;
     byId("no-samples")?.toggleAttribute("hidden", source.entries.length > 0);
     byId("sample-box").hidden = !source.entries.length;
-    if (found.length && (at < 0 || !keep)) list.select(Math.max(at, 0));
-    if (!found.length) {
+    if (matches.length && (at < 0 || !keep)) list.select(Math.max(at, 0));
+    if (!matches.length) {
       shown = null;
       article.replaceChildren(element("p", "absent", "No sample matches."));
     }
@@ -162,8 +162,8 @@ const startViewer = (source, signals) => {
   };
 
   const offer = (select, values, name = String) => {
-    const known = new Set([...select.options].map((option) => option.value));
-    select.append(...values.filter((value) => !known.has(String(value))).map((value) => new Option(name(value), value)));
+    const present = new Set([...select.options].map((option) => option.value));
+    select.append(...values.filter((value) => !present.has(String(value))).map((value) => new Option(name(value), value)));
   };
   const offerAll = () => {
     const prompts = new Map(recurring(source.entries));
@@ -172,9 +172,9 @@ const startViewer = (source, signals) => {
     offer(fields.prompt, [...prompts.keys()], (id) => (prompts.get(id) ? `probe: ${named.get(id)}` : named.get(id)));
     fields.probe.closest("label").hidden = ![...prompts.values()].some(Boolean);
     for (const [select, first] of [[fields.by, "delta"], [fields.bar, "advantage"]]) {
-      const chosen = select.options.length > 1;
+      const wasFilled = select.options.length > 1;
       offer(select, Object.keys(signals).filter((signal) => source.signals.has(signal)), nameOf);
-      if (!chosen) select.value = source.signals.has(first) ? first : select.options[0]?.value ?? "";
+      if (!wasFilled) select.value = source.signals.has(first) ? first : select.options[0]?.value ?? "";
     }
     offer(fields.method, [...new Set(source.entries.map((entry) => entry.method))]);
     offer(fields.step, [...new Set(source.entries.map((entry) => entry.step))].sort((a, b) => a - b));
@@ -183,9 +183,9 @@ const startViewer = (source, signals) => {
   let search = 0;
   const find = async () => {
     const words = fields.q.value.trim();
-    const own = (search += 1);
+    const number = (search += 1);
     const keys = words ? await source.search(words) : null;
-    if (own !== search) return;
+    if (number !== search) return;
     hits = keys && new Set(keys);
     refresh();
   };
@@ -232,9 +232,9 @@ const startViewer = (source, signals) => {
   return { readState, refresh, offerAll };
 };
 
-// ---- a run that goes on: what has changed of the page is put in the place of what was there
+// ---- a run in progress: sections that have changed are replaced
 
-const pageNow = () =>
+const fetchPage = () =>
   new Promise((done, fail) => {
     const request = new XMLHttpRequest(); // its document is inert: no script of it runs
     request.responseType = "document";
@@ -245,21 +245,21 @@ const pageNow = () =>
   });
 
 const takeSections = async () => {
-  const now = await pageNow();
+  const current = await fetchPage();
   for (const section of document.querySelectorAll("main > section, header > .facts")) {
-    const fresh = section.id ? now.getElementById(section.id) : now.querySelector(`header > .${section.className}`);
+    const fresh = section.id ? current.getElementById(section.id) : current.querySelector(`header > .${section.className}`);
     if (section.classList.contains("kept") && fresh?.querySelector("form") && !section.querySelector("form")) location.reload();
     if (!fresh || section.classList.contains("kept") || section.contains(document.activeElement)) continue;
     const open = [...section.querySelectorAll("details")].map((fold) => fold.open);
-    const taken = document.importNode(fresh, true);
-    taken.querySelectorAll("details").forEach((fold, at) => (fold.open = open[at] ?? fold.open));
-    section.replaceWith(taken);
-    startCharts(taken);
+    const replacement = document.importNode(fresh, true);
+    replacement.querySelectorAll("details").forEach((fold, at) => (fold.open = open[at] ?? fold.open));
+    section.replaceWith(replacement);
+    startCharts(replacement);
   }
 };
 
 const startLive = async (source, viewer, beside) => {
-  const told = byId("live");
+  const status = byId("live");
   const look = async () => {
     try {
       const { added, changed } = await source.more();
@@ -271,9 +271,9 @@ const startLive = async (source, viewer, beside) => {
         await takeSections(); // which empties the box of the largest changes
         await beside();
       }
-      told.textContent = "";
+      status.textContent = "";
     } catch (error) {
-      told.textContent = `▲ Not up to date: ${error.message}`;
+      status.textContent = `▲ Not up to date: ${error.message}`;
     }
     setTimeout(look, 2000);
   };
