@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codeverdict.inside import frames
-from codeverdict.inside.test_side import MENTIONS, NOTE, TEST_FILE
+from codeverdict.inside.test_side import CHECK_NAME, MENTIONS, TEST_FILE
 from codeverdict.inside.values import TEXT_LIMIT, describe
 from codeverdict.results import Outcome
 
@@ -138,8 +138,8 @@ def _rewrite_assert(test: ast.expr) -> ast.expr:
         test.values = [_rewrite_assert(value) for value in test.values]
         return test
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _call_note(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
-    return _call_note("", test, test)
+        return _call_check(_SYMBOLS[type(test.ops[0])], test, test.left, *test.comparators)
+    return _call_check("", test, test)
 
 
 def _unparse(node: ast.expr) -> str:
@@ -149,10 +149,10 @@ def _unparse(node: ast.expr) -> str:
         return "..."
 
 
-def _call_note(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
+def _call_check(symbol: str, place: ast.expr, left: ast.expr, *right: ast.expr) -> ast.expr:
     at = {key: getattr(place, key) for key in _PLACE}
     words = [ast.Constant(value, **at) for value in (_unparse(left), symbol)]
-    return ast.Call(func=ast.Name(id=NOTE, ctx=_LOAD, **at), args=[*words, left, *right], keywords=[], **at)
+    return ast.Call(func=ast.Name(id=CHECK_NAME, ctx=_LOAD, **at), args=[*words, left, *right], keywords=[], **at)
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:

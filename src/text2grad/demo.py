@@ -40,7 +40,7 @@ from text2grad.stages.run_folder import (
     write_atomically,
 )
 
-SHOWN = 3
+SAMPLES_PER_STEP = 3
 """Samples shown of the first and of the last step."""
 AT_ONCE = 2
 """Number of parallel commands, one thread each."""
@@ -256,4 +256,6 @@ def _show_samples(folder: Path) -> None:
     console, samples = Console(stderr=True), read_samples([folder], [])[OURS]
     for step in (samples[0].step, samples[-1].step):
         console.rule(f"step {step + 1}")
-        show_records(console, [sample_record(OURS, sample) for sample in samples if sample.step == step][:SHOWN])
+        show_records(
+            console, [sample_record(OURS, sample) for sample in samples if sample.step == step][:SAMPLES_PER_STEP]
+        )

@@ -1,7 +1,7 @@
-"""Task and critic of `text2grad demo --quick`: short replies and the rules they should keep.
+"""Task and critic of `text2grad demo --quick`: short replies, and rules for their wording.
 
-The rules stand in words, as a reviewer would write them, and each complaint quotes the words that
-break one. A model from scratch learns them in seconds.
+The critic words its complaints like a reviewer, and quotes the words that break a rule. A model
+from scratch learns the rules in seconds.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from codeverdict.inside import frames, lent, objects, peer, values
 
 Send = Callable[[dict[str, Any]], object]
 TEST_FILE = "<tests>"
-NOTE = "__cdv_note__"
+CHECK_NAME = "__cdv_note__"
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
@@ -49,7 +49,7 @@ class Operands:
     def __init__(self) -> None:
         self.last: dict[str, str] = {}
 
-    def note(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
+    def check(self, call: str, symbol: str, left: Any, right: Any = None) -> bool:
         """Evaluate the condition of a rewritten assert; an empty symbol tests `left` alone."""
         result = bool(_OPERATORS[symbol](left, right))  # only once, because an object may change its answer
         if not result:
@@ -154,7 +154,7 @@ class Judging:
         if not all(type(name) is str and name in used for name in defined):
             raise peer.Gone("names that nobody asked for")
         self._space |= {name: getattr(sys.modules["solution"], name) for name in defined}
-        self._space[NOTE] = self._operands.note
+        self._space[CHECK_NAME] = self._operands.check
         if mentions & _ASKING:
             asking = {"isinstance": objects.is_a(isinstance), "issubclass": objects.is_a(issubclass)}
             self._space |= asking

@@ -70,9 +70,7 @@ class LimitedChat(Chat, Protocol):
 class ScriptedChat:
     """A chat model for tests that replays answers and records the conversations in `asked`.
 
-    Args:
-        answers: the answers in order, or a function of a conversation.
-        name: the name of the model.
+    `answers` are given in order, or by a function of the conversation.
     """
 
     def __init__(

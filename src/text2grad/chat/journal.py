@@ -56,12 +56,10 @@ _REQUIRED = {
 
 @dataclass(slots=True)
 class Slot:
-    """The state of one request.
+    """The state of one request, and where its last line is in the file.
 
-    Attributes:
-        state: the final state; None while pending, which is before the answer or before its
-        verdict. answers: the number of answers. offset: the offset of its last line in the file, or
-        -1. size: the size of that line in bytes. answered: the last line is an answer.
+    `state` is None until the answer has a verdict. `offset` (-1 without a line) and `size` are in
+    bytes. `answered`: the last line is an answer.
     """
 
     state: State | None = None
@@ -211,7 +209,7 @@ class Journal:
         """Return the last answer or failure of a request, as written.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the request has none.
         """
         slot = self.slots[id]
         return self._read_line(slot.offset, slot.size)

@@ -77,13 +77,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the training steps, and an evaluation of each policy and of the base model.
 
-    Args:
-        config: the configuration of all steps.
-        training: the questions that `sft` learns.
-        heldout: the questions that each policy answers.
-        records: the feedback that `offline` learns.
-        steps: `sft` and `offline`, or one of them.
-        speed: floating point operations per second, of matrix products in the policy's dtype.
+    `speed` is in floating point operations per second, of matrix products in the policy's dtype.
     """
     model = _facts_of_model(config)
     seconds = {"import": IMPORT_SECONDS}

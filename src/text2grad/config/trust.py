@@ -34,10 +34,7 @@ def sign(text: str) -> str:
 def refuse_foreign_names(file: Path, config: Config, overrides: Sequence[str]) -> None:
     """Refuse an unsigned configuration that names a server or a module.
 
-    Args:
-        file: the file that the configuration was read from.
-        config: the configuration.
-        overrides: its settings from the command line, which are trusted.
+    `overrides`, settings from the command line, are trusted.
 
     Raises:
         UserError: the file is not signed by this user and names a server or a module.

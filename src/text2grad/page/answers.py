@@ -27,10 +27,9 @@ REWARD_MODEL = Source(kind="reward_model")
 
 @dataclass(frozen=True)
 class Item:
-    """One answer to mark, with the judgements of a critic (`suggestion`) and of each annotator
-    (`people`).
+    """An answer to mark, with judgements of a critic (`suggestion`) and of annotators (`people`).
 
-    `name`: the id of the answer in a file of marks (`eval.critics.marks.number_repeated_ids`).
+    `name` is its id in a file of marks (`eval.critics.marks.number_repeated_ids`).
     """
 
     example: Example
@@ -48,7 +47,7 @@ def read_answers(path: Path) -> Items:
     """Read answers from a run folder, feedback records, a spreadsheet or a file of answers.
 
     Raises:
-        UserError: nothing there can be read, or there is no answer in it.
+        UserError: the path cannot be read, or has no answers.
     """
     records, cure = _read_records(path)
     items = group_records(records)
@@ -66,7 +65,7 @@ def _read_records(path: Path) -> tuple[list[Feedback], str]:
         ]
         if not records and (path / "feedback.jsonl").is_file():
             records = list(read_jsonl(path / "feedback.jsonl", Feedback))
-        return records, "text2grad train writes samples into its folder as it goes"
+        return records, "text2grad train writes samples into its folder while it runs"
     rows = list(read_located_rows(path)) if is_table(path) else []
     if is_table(path) and (proposal := propose_columns(path, rows)):
         records = _read_table(path, rows, proposal)

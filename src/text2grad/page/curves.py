@@ -1,8 +1,6 @@
 """Learning curves as geometry: rows of metrics.jsonl become ticks, paths and labels.
 
-The template draws them.
-Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a
-method).
+Coordinates are SVG user units, y downwards. page.css has the colours, by class: m0, m1, ...
 """
 
 from __future__ import annotations
@@ -64,10 +62,8 @@ class EndLabel(NamedTuple):
 class Chart(NamedTuple):
     """The chart of one metric.
 
-    `hover` is JSON for web/charts.mjs: the steps, values and x coordinates of each curve.
-
-    `last`: the end of the curves in words. `not_finite`: the number of points that are NaN or
-    infinite.
+    `hover` is JSON for web/charts.mjs: the steps, values and x coordinates of each curve. `last`
+    describes the last values. `not_finite` counts the points that are NaN or infinite.
     """
 
     metric: str
@@ -106,9 +102,7 @@ def chart(
     """Lay out the chart of one metric; None if no curve has a finite point.
 
     Args:
-        metric: the title of the chart.
-        lines: its curves.
-        names: all curves of the page, so that each keeps its style in every chart.
+        names: all curves of the page, so that a curve has the same style in every chart.
         ends: the last step of each run. With it the x axis is the share of each run in percent.
     """
     finite = [Line(line.name, tuple(filter(_is_finite, line.points)), line.thin) for line in lines]

@@ -29,14 +29,12 @@ VERSIONS = 50
 
 
 class MarkPage:
-    """The page over the answers of a file or a run.
+    """The annotation page for the answers of a file or a run.
 
-    `annotator` is the name on a new page.
-
-    `out` gets the marks; by default they go next to the source.
+    `annotator` is the name on a new page. `out` gets the marks; the default is next to the source.
 
     Raises:
-        UserError: there is nothing to mark, or `out` cannot be written.
+        UserError: the source has no answers, or `out` cannot be written.
     """
 
     def __init__(
@@ -126,23 +124,23 @@ class MarkPage:
             return json_response({"version": version, "marked": list(self.notebook.opinions_on(act.item))})
 
     def next_commands(self) -> list[tuple[str, str]]:
-        """Return what to do after marking: a title and a command for each step.
+        """Return the next steps after marking, as titles and commands.
 
-        What people wrote in the source before is trained on together with the marks.
+        Feedback of people that the source already had is trained on together with the marks.
         """
         folder = self.source if self.source.is_dir() else self.source.parent
-        marked, joined = self.notebook.out, self.source.with_suffix(".all.jsonl")
+        marks_file, joined = self.notebook.out, self.source.with_suffix(".all.jsonl")
         imports: list[str] = []
         if any(item.people for item in self.notebook.items.values()) and self.source.is_file():
-            files = ([str(self.source), *self._import_options()], [str(marked)])
+            files = ([str(self.source), *self._import_options()], [str(marks_file)])
             commands = [["text2grad", "import", *words, "--out", str(joined)] for words in files]
-            imports, marked = [*map(shlex.join, commands)], joined
+            imports, marks_file = [*map(shlex.join, commands)], joined
         if not (folder / "config.yaml").is_file():
-            return [("train on it", " && ".join([*imports, shlex.join(["text2grad", "improve", str(marked)])]))]
+            return [("train on it", " && ".join([*imports, shlex.join(["text2grad", "improve", str(marks_file)])]))]
         run = ["--config", str(folder / "config.yaml")]
         new = str(folder / "answers.jsonl")
         sample = ["sample", "--prompts", "PROMPTS", *run, "--with", "offline", "--out", new]
-        train = shlex.join(["text2grad", "train", "--offline", str(marked), *run])
+        train = shlex.join(["text2grad", "train", "--offline", str(marks_file), *run])
         return [
             ("train on it", " && ".join([*imports, train])),
             ("sample new answers", shlex.join(["text2grad", *sample])),

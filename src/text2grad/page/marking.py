@@ -28,7 +28,7 @@ from text2grad.page.answers import Item, Items, make_item, unjudged
 BEGINS = b'{"act":"'
 """The first bytes of every line of a journal."""
 SuggestionTiming = Literal["", "first", "after"]
-"""Time of a suggestion: never shown, before the first mark, or after it."""
+"""When a suggestion was shown: never, before the first mark, or after it."""
 
 
 class MarkedPlace(Record):
@@ -143,10 +143,10 @@ class Notebook:
         os.truncate(self._journal, len(complete))
 
     def _refuse_others(self) -> None:
-        """Check that the files hold only what was marked here, in any version.
+        """Refuse files with records that were not made here, in any version.
 
         Raises:
-            UserError: they hold something else, which would be lost.
+            UserError: such records would be lost.
         """
         versions = [(key, opinion) for key, opinions in self._versions.items() for opinion in opinions]
         records = {_identity(_record(self.items[key], who, opinion)) for (key, who), opinion in versions}
@@ -168,7 +168,7 @@ class Notebook:
         return len(self._versions.get((item, annotator), ()))
 
     def history(self, item: str, annotator: str) -> list[Opinion]:
-        """Return all versions of an opinion; the first one is that of the file, or empty."""
+        """Return all versions of an opinion; the first one is from the file, or empty."""
         record = self.items[item].people.get(annotator)
         return [_read_opinion(record) if record else Opinion(), *self._versions.get((item, annotator), ())]
 
@@ -194,7 +194,7 @@ class Notebook:
         return self.version(act.item, act.annotator)
 
     def _append(self, line: bytes) -> None:
-        """Append and flush to disk, completely or not at all."""
+        """Append a line and flush it to disk; a failed write is undone."""
         before = os.fstat(self._journal).st_size
         with writing(self.out.with_suffix(".journal")):
             try:

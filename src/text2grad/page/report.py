@@ -171,7 +171,7 @@ def _explanations() -> dict[str, list[str]]:
 
 
 def explain(name: str) -> Explanation:
-    """Look up the explanation of a logged name; empty if there is none."""
+    """Look up the explanation of a logged name; empty for an unknown name."""
     texts = _explanations()
     pattern = name if name in texts else next((pattern for pattern in texts if fnmatchcase(name, pattern)), "")
     return Explanation(*texts.get(pattern, ()))

@@ -1,5 +1,4 @@
-"""Read run folders into plain data. Every part is optional: a run may be young, or stopped
-half-way."""
+"""Read run folders into plain data. Every part is optional, since a run may be unfinished."""
 
 from __future__ import annotations
 
@@ -27,15 +26,14 @@ class Part(BaseModel):
 
 
 class Sample(Part):
-    """One written sample of a PPO run: a response, its critique, and one number per token and
-    signal.
+    """A sample of a PPO run: a response, its critique, and a number per token and signal.
 
-    All lists have one entry per response token (T), or none (`value` without a value function;
-    `ids` and `entropy` in runs that did not write them). `starts` and `ends` are code points of
-    `response`. `lost`: the quotes that are not in the response; `unmatched`: their number;
-    `ambiguous`: the number of quotes that occur twice. `probe`: a prompt that is answered again and
-    again and trained on never, so it has no `advantage`, `ratio` and `learned`. docs/metrics.md
-    explains the numbers.
+    Lists have one entry per response token (T), or none: `value` without a value function, `ids`
+    and `entropy` in runs that did not write them. `starts` and `ends` are code points of
+    `response`. `lost` has quotes that are not in the response, `unmatched` their number, and
+    `ambiguous` the number of quotes that occur more than once. A `probe` is answered repeatedly and
+    never trained on, so it has no `advantage`, `ratio` or `learned`. docs/metrics.md explains the
+    signals.
     """
 
     step: int
@@ -92,10 +90,9 @@ class MetricRow(BaseModel):
 
 
 class Method(NamedTuple):
-    """The metrics of one PPO run, one dict per step, and what its policy was chosen by, if not as
-    the last.
+    """The metrics of one PPO run, a dict per step, and why its policy was selected (`choice`).
 
-    Its samples are read by `read_samples`.
+    `choice` is empty for the last policy. `read_samples` reads the samples.
     """
 
     name: str
@@ -107,9 +104,9 @@ class Method(NamedTuple):
 class RunFolder:
     """The content of a run folder, without the samples of its PPO runs.
 
-    `model`: the source of the base weights. `gate`: the verdict on the reward model. `improvement`:
-    the figures of `improve`. `derived`: names of derived settings. `notes`: warnings. `together`:
-    the runs that this one combines.
+    `model` is the source of the base weights, `gate` the verdict on the reward model, `improvement`
+    the figures of `improve`. `derived` has the names of derived settings, `notes` warnings, and
+    `together` the runs that this one combines.
     """
 
     path: Path
@@ -143,10 +140,10 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def read_runs(paths: Sequence[Path]) -> RunFolder:
-    """Read one run, or several as one in which names of policies start with that of their run.
+    """Read one run, or combine several; names of policies then start with the run's name.
 
     Raises:
-        UserError: a folder is missing or holds nothing of a run, or a file in it is damaged.
+        UserError: a folder is missing or has no files of a run, or a file is damaged.
     """
     names = name_runs(paths)
     if len(names) == 1:

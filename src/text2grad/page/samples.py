@@ -118,7 +118,7 @@ def clauses(critique: str, spans: Sequence[Span]) -> list[tuple[str, list[int]]]
 
 
 def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
-    """List the quotes that became no span, each with the reason; of some, only their number."""
+    """List the quotes without a span, with the reason; some are only counted."""
     quotes = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
     more = {
         "more quotes that are not in the response": counts.unmatched - len(lost),

@@ -1,5 +1,7 @@
-"""Results and judged answers on a terminal. Without colour, labels are brackets: [+good+]
-[-poor-]."""
+"""Results and judged answers on a terminal.
+
+Without colour, labels are brackets: [+good+] [-poor-].
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NARROWEST, WIDEST = 36, 10_000
 """Characters of a column of answers, and of a line in a file."""
 MAX_RECORDS = 5
 """Records that a command prints."""
-MOST_OF_OTHERS = 400
+MAX_MESSAGE = 400
 """Characters shown of a message of a tool or a user."""
 WAYS = ("greedy", "sampled", "best_temperature")
 RATES = ("precision", "recall", "f1", "character_f1", "exact", "partial", "nearly", "iou")
@@ -87,8 +89,8 @@ def policy_table(figures: Mapping[str, Any]) -> Table:
     table = _table("", ["measure", *ways.values()], caption_justify="left")
     for row in rows:
         table.add_row(stripped(row.replace("_", " ")), *(_figure(figures.get(f"{way}_{row}")) for way in ways))
-    shown = {f"{way}_{row}" for way in ways for row in rows} | {"best_temperature"}
-    others = {key: value for key, value in figures.items() if key not in shown and value is not None}
+    in_table = {f"{way}_{row}" for way in ways for row in rows} | {"best_temperature"}
+    others = {key: value for key, value in figures.items() if key not in in_table and value is not None}
     caption = ", ".join(f"{key.replace('_', ' ')}: {_figure(value)}" for key, value in others.items())
     table.caption = Text(stripped(caption))
     return table
@@ -158,8 +160,8 @@ def coloured_answer(response: str, judgement: Judgement | None, brackets: bool) 
 
 def _message_of_others(message: Message) -> Text:
     content = message.content.strip()
-    shown = content if len(content) <= MOST_OF_OTHERS else f"{content[:MOST_OF_OTHERS]}..."
-    return Text(stripped(f"{message.role}: {shown}"), style="dim")
+    short = content if len(content) <= MAX_MESSAGE else f"{content[:MAX_MESSAGE]}..."
+    return Text(stripped(f"{message.role}: {short}"), style="dim")
 
 
 def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, end: int) -> Text:
@@ -180,8 +182,8 @@ def _coloured(response: str, spans: Sequence[Span], brackets: bool, start: int, 
 
 def _reason(span: Span) -> Text:
     sign, words = {1: "+", 0: "~", -1: "-"}[span.label], " ".join(span.text.split())
-    shown = words if len(words) <= 40 else f"{words[:37]}..."
-    return Text(stripped(f"  {sign} {shown}: {span.reason}"), STYLES[span.label])
+    quote = words if len(words) <= 40 else f"{words[:37]}..."
+    return Text(stripped(f"  {sign} {quote}: {span.reason}"), STYLES[span.label])
 
 
 def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:

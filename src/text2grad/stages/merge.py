@@ -109,16 +109,16 @@ def run_merge(
         problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
         raise UserError(problem, "remove both options: a merged folder keeps the head")
     tokenizer = load_tokenizer(str(source))
-    kept, base, file = None, "", out / f"{out.resolve().name}.gguf"
+    cosine, base, file = None, "", out / f"{out.resolve().name}.gguf"
     if form.adapter:
         base, *serve = _write_adapter(source, out, form.base)
-        written = f"the adapter alone, of the base model {base}"
+        contents = f"the adapter alone, of the base model {base}"
     else:
-        model, kept = merged_model(str(source), form.dtype)
+        model, cosine = merged_model(str(source), form.dtype)
         model.generation_config = generation_config(model, tokenizer, target)
         model.save_pretrained(out, safe_serialization=True)
         kind = str(model.dtype).removeprefix("torch.")
-        written = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
+        contents = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
         serve = [f"vllm serve {out}", f"transformers serve {out}"]
         if heads:  # other servers would ignore the head
             serve = [f"text2grad serve {run.path} --critic.kind reward_model --critic.reward_model.folder {out}"]
@@ -131,9 +131,9 @@ def run_merge(
     obstacle = find_obstacle(model, tokenizer) if form.gguf else None
     if form.gguf and obstacle is None:
         write_gguf(model, tokenizer, out, file)
-        written = f"{written}, and {file.name}"
+        contents = f"{contents}, and {file.name}"
         serve.append(f"llama-server -m {file}")
-    card = _card(config, run, target, license_name, written, base)
+    card = _card(config, run, target, license_name, contents, base)
     (out / "README.md").write_text(card, encoding="utf-8")
     if obstacle is not None:
         command = f"python convert_hf_to_gguf.py {out} --outfile {file}"
@@ -141,7 +141,7 @@ def run_merge(
         raise UserError(problem, f"use the converter of llama.cpp: {command}")
     if hub:
         _push(out, hub)
-    return MergeSummary(out=str(out), written=written, serve=tuple(serve), kept=kept, hub=hub or None)
+    return MergeSummary(out=str(out), written=contents, serve=tuple(serve), kept=cosine, hub=hub or None)
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
@@ -218,7 +218,7 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
     return model.unload().to(target_dtype), None if target_dtype == torch.float32 else cosine
 
 
-def _card(config: Config, run: RunFolder, target: str, license_name: str, written: str, base: str) -> str:
+def _card(config: Config, run: RunFolder, target: str, license_name: str, contents: str, base: str) -> str:
     """Return the model card; `base` is empty unless only the adapter is written."""
     note = run.path / MODEL_NOTE
     origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
@@ -231,7 +231,7 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, writte
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
         command=_training_command(target),
-        written=written,
+        written=contents,
         adapter=bool(base),
         versions={name: version(name) for name in PACKAGES},
         metrics=_metrics(run, target),

@@ -176,9 +176,9 @@ class PaidJob:
     def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
         """Yield a record per answer so far, in the order of the items; others stay unchanged."""
         for item in items():
-            judged = list(critic.feedback([(item.example, item.response)])) if self._is_question(item) else []
-            yield from map(item.with_spans, judged)
-            if item.original is not None and not judged:
+            records = list(critic.feedback([(item.example, item.response)])) if self._is_question(item) else []
+            yield from map(item.with_spans, records)
+            if item.original is not None and not records:
                 yield item.original
 
     def _annotate(
@@ -193,12 +193,12 @@ class PaidJob:
             try:
                 done = self._ask(chat, critic, items, add_requests)
             finally:
-                written, _ = write_feedback(target, self._records(critic, items))
+                count, _ = write_feedback(target, self._records(critic, items))
             tally = chat.tally(self._questions(critic, items))
             return PaidSummary(
                 tally=tally,
                 canaries=canaries or {},
-                records=written,
+                records=count,
                 sent=chat.asker.sent,
                 left_out=sorted(chat.asker.questioner.refused),
                 price=chat.price_status,
@@ -256,20 +256,22 @@ class PaidJob:
         job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
         summary = job._annotate(lambda: canaries, path)
         figures = measure((), read_jsonl(path, Feedback))
-        moved, judged = figures["canaries_moved"], figures["canaries"]
+        moved, judged_count = figures["canaries_moved"], figures["canaries"]
         cure = f"read {path}; try another model or prompt, or --no-canaries"
-        unreadable, misjudged = not judged and not summary.tally["pending"], moved > MOST_MOVED * judged
+        unreadable, misjudged = not judged_count and not summary.tally["pending"], moved > MOST_MOVED * judged_count
         if unreadable or misjudged:
             _set_aside(journal_of(path))
         if unreadable:
             raise UserError("this critic gave no readable answer to any canary", cure)
         if misjudged:
-            problem = f"{moved} of {judged} canaries moved: this critic misses obvious faults, or obeys the answers"
+            problem = (
+                f"{moved} of {judged_count} canaries moved: this critic misses obvious faults, or obeys the answers"
+            )
             raise UserError(problem, cure)
         if moved:
             _print_status(f"{moved} of {len(canaries)} canaries moved: read {path} before you trust this critic")
         return {
-            "canaries": judged,
+            "canaries": judged_count,
             "canaries_moved": moved,
             "canaries_usd": summary.tally["usd"],
             "canaries_spent": summary.spent,

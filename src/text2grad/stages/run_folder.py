@@ -263,7 +263,7 @@ def heldout_prompts(task: Task, limit: int | None) -> list[Example]:
     """Return the held-out prompts to evaluate on, at most `limit`.
 
     Raises:
-        UserError: there are none, or two have the same id.
+        UserError: the task has no held-out prompts, or two have the same id.
     """
     examples = task.examples("heldout")[:limit]
     if not examples:

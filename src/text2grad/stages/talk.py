@@ -240,9 +240,11 @@ def _read_prompts(file: Path) -> list[Example]:
         examples = [typed_prompt(f"{file.stem}-{number}", line) for number, line in lines if line.strip()]
     else:
         prompt = frozenset({"prompt"})
-        rows = list(read_rows(file))
-        found = convert_rows(rows, file, prompt, lambda row, id: [question_example(row, id)], "row with a prompt")
-        examples = list(found)
+        rows = read_rows(file)
+        converted = convert_rows(
+            rows, file, prompt, lambda row, id: [question_example(row, id)], "row with a prompt"
+        )
+        examples = list(converted)
     if not examples:
         raise UserError(f"{file} has no prompts", "use a .txt file with one per line, or rows with a 'prompt'")
     return examples

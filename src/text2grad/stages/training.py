@@ -262,7 +262,7 @@ class TrainingRun:
 
         Args:
             start: the settings of the model in training, if not `policy`.
-            inputs: further inputs of the run: a run that finds them changed does not resume.
+            inputs: other inputs of the run; it does not resume if they have changed.
             on_step: called after every step.
             choice: selects the policy that is written at the end.
         """

@@ -217,7 +217,7 @@ def load_heldout(run: RunFolder, limit: int | None) -> dict[str, Example]:
     """Return the held-out prompts of the task by id.
 
     Raises:
-        UserError: there are none.
+        UserError: the task has no held-out prompts.
     """
     examples = heldout_prompts(run.task(), limit)
     refuse_shared_ids(examples, run.task_settings.name)

@@ -33,15 +33,7 @@ BEST, MEASURED = "best", "measured.json"
 
 @dataclass
 class HeldoutCurve:
-    """The measurements of a policy during training, with the best policy so far on disk.
-
-    Args:
-        policy: the policy in training.
-        exam: the held-out prompts and how they are answered.
-        folder: the folder of the run.
-        every: steps between measurements.
-        steps: the steps of the run.
-    """
+    """The measurements of a policy every `every` steps, with the best policy so far on disk."""
 
     policy: Policy
     exam: Exam
@@ -124,7 +116,7 @@ class HeldoutCurve:
         """Copy the best policy to a new folder, with a note on its selection."""
         best, last = best_of(self.values), max(self.values)
         shutil.copytree(self.folder / BEST / str(best), folder, ignore=shutil.ignore_patterns(MANIFEST))
-        note: dict[str, Any] = {
+        choice: dict[str, Any] = {
             "step": best,
             "steps": self.steps,
             "measure": f"greedy {self.measure}",
@@ -133,7 +125,7 @@ class HeldoutCurve:
             "start": self.values.get(0),
             "last": self.values[last],
         }
-        write_json(folder / CHOICE, note)
+        write_json(folder / CHOICE, choice)
 
     def end(self) -> None:
         """Remove the best policy and the measurements."""

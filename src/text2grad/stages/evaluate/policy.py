@@ -148,7 +148,7 @@ class PolicySummary(Summary):
     samples: float
     figures: Mapping[str, float] = inlined()
     tier: str | None = None
-    judged: Mapping[str, float | str] = inlined()
+    judge_figures: Mapping[str, float | str] = inlined()
     signs: Sequence[str] | None = None
     compared: Mapping[str, Any] | None = None
 
@@ -171,7 +171,7 @@ class Answers(NamedTuple):
 
 
 Figures = Callable[[Answers], dict[str, float]]
-"""A function that computes further figures of answers."""
+"""A function that computes extra figures of answers."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         if critic is not None and get_environment_factory(task):
             problem = "evaluate.token_reward does not support tasks with an environment"
             raise UserError(problem, "--evaluate.token_reward false")
-        results = evaluate_policy(policy, exam, further_figures(policy, critic, config.credit))
+        results = evaluate_policy(policy, exam, make_extra_figures(policy, critic, config.credit))
     name = target_name(target)
     write_json(run.results / f"{name}{SCORES}", results.scores)
     warnings = list(warn_below_scalar(run, name))
@@ -242,8 +242,8 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
     run.write_results(name, summary.as_dict(), results.answers)
     if judge and against:
         texts = [str(row["response"]) for row in results.answers]
-        judged = judge_against(judge, against, pair_answers(name, against, heldout, texts, others))
-        summary = replace(summary, judged=judged | {"failed_records": judged["judge_failed"]})
+        verdicts = judge_against(judge, against, pair_answers(name, against, heldout, texts, others))
+        summary = replace(summary, judge_figures=verdicts | {"failed_records": verdicts["judge_failed"]})
         run.write_results(name, summary.as_dict(), results.answers)
     write_before_after(run, heldout)
     return replace(summary, compared=compare_with_start(run, name))
@@ -274,7 +274,7 @@ def validation_prompts(task: Task, count: int) -> list[Example]:
     return prompts[-count:]
 
 
-def further_figures(policy: Policy, critic: Critic | None, credit: CreditSettings) -> Figures:
+def make_extra_figures(policy: Policy, critic: Critic | None, credit: CreditSettings) -> Figures:
     """Return a function that compares answers with references and measures token rewards."""
 
     def figures(answers: Answers) -> dict[str, float]:
@@ -289,7 +289,7 @@ def further_figures(policy: Policy, critic: Critic | None, credit: CreditSetting
     return figures
 
 
-def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) -> PolicyResults:
+def evaluate_policy(policy: Policy, exam: Exam, extra_figures: Figures | None = None) -> PolicyResults:
     """Measure greedy answers and `exam.samples` sampled answers per prompt.
 
     If the exam has validation prompts, answers at the best temperature are measured too.
@@ -308,7 +308,7 @@ def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) 
         figures["best_temperature"] = best
         answers["best_temperature"] = exam.answers(policy, best, exam.samples)
     for way, sample_set in answers.items():
-        figures |= {f"{way}_{name}": value for name, value in compute_figures(sample_set, further).items()}
+        figures |= {f"{way}_{name}": value for name, value in compute_figures(sample_set, extra_figures).items()}
     tiers = {row["tier"] for sample_set in answers.values() for row in sample_set.rows if "tier" in row}
     summary = PolicySummary(
         prompts=float(len(exam.prompts)),
@@ -320,14 +320,14 @@ def evaluate_policy(policy: Policy, exam: Exam, further: Figures | None = None) 
     return PolicyResults(summary, answers["greedy"].rows, scores)
 
 
-def compute_figures(answers: Answers, further: Figures | None) -> dict[str, float]:
-    """Return the mean of every measure, the length and variety of answers, and further figures.
+def compute_figures(answers: Answers, extra_figures: Figures | None) -> dict[str, float]:
+    """Return the mean of every measure, the length and variety of answers, and extra figures.
 
     The task's measures take precedence over figures with the same name.
     """
     scores = mean_scores(answers.rows)
     lengths = {"length": mean([len(ids) for ids in answers.ids]), **measure_variety(answers.ids)}
-    return scores | lengths | (further(answers) if further else {}) | lengths | scores
+    return scores | lengths | (extra_figures(answers) if extra_figures else {}) | lengths | scores
 
 
 def score_temperatures(policy: Policy, exam: Exam) -> dict[float, float]:

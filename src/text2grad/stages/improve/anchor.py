@@ -22,13 +22,9 @@ def anchor_comments(
     """Return the records, with marks on the words that comments without spans are about.
 
     Answers are kept in a journal in the run folder, so that nothing is paid for twice. A comment
-    that the model cannot anchor stays as it is.
+    that the model cannot anchor is not changed.
 
-    Args:
-        config: `critic.prompted` is the endpoint.
-        model: the chat model.
-        records: people's feedback.
-        approve: called with a question after the cost is shown; False sends nothing.
+    `approve` is called with a question after the cost is shown; False sends nothing.
 
     Raises:
         UserError: the endpoint cannot be used, or misplaces the words of known comments.

@@ -25,15 +25,8 @@ def ask_judge(
 ) -> Comparison:
     """Ask `evaluate.judge` about each pair of answers, blindly and in both orders.
 
-    The judge decides where people's feedback has nothing to measure by. Elsewhere it only rules out
-    a policy that loses beyond chance.
-
-    Args:
-        config: names the judge.
-        comparison: the comparison by people's feedback.
-        heldout: the held-out questions.
-        before: answers of the current policy by question.
-        after: answers of the new policy by question.
+    The judge decides if `comparison`, which people's feedback made, has no gain. Otherwise it only
+    rules out a policy that loses beyond chance. `before` and `after` are answers by question.
 
     Raises:
         UserError: the judge cannot be asked.

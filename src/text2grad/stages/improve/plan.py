@@ -45,12 +45,9 @@ class Earlier:
 
 
 def make_plan(records: Sequence[Feedback], name: str, earlier: Earlier = Earlier()) -> Plan:
-    """Choose the steps, and split the questions.
+    """Choose the steps, and split the questions; questions of `earlier` stay on their side.
 
-    Args:
-        records: the feedback to learn from.
-        name: the source of the records, for errors.
-        earlier: what the policy was trained on: its split is kept.
+    `name` is the source of the records, for errors.
 
     Raises:
         UserError: fewer than `MIN_TRAINING` questions are left to learn from.

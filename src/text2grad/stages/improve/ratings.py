@@ -31,25 +31,20 @@ def has_only_ratings(records: Sequence[Feedback]) -> bool:
 def predict_ratings(
     policy: Policy, records: Sequence[Feedback], answers: Mapping[str, Sequence[Answer]]
 ) -> dict[str, list[float]] | None:
-    """Return predicted ratings from 0 to 1 of the answers of each policy.
+    """Predict ratings from 0 to 1 for the answers of each policy, from hidden states of `policy`.
 
-    None, and a line on what would help, if the correlation of predicted and given ratings on
-    held-out questions does not exclude 0.
-
-    Args:
-        policy: the model whose hidden states are the features.
-        records: people's feedback.
-        answers: prompts and answers by the policy that answered.
+    Returns None, and prints what would help, if predicted and given ratings of held-out questions
+    do not correlate significantly.
     """
     rated = [record for record in records if record.score is not None]
     features = _features(policy, [(record.prompt, str(record.response)) for record in rated])
     ratings = np.array([record.score for record in rated], dtype=np.float64)
     agreement = heldout_correlation(features, ratings, [question_key(record) for record in rated])
     if agreement is None or agreement.low <= 0:
-        shown = f"r {agreement.r:.2f} ({agreement.low:.2f} to {agreement.high:.2f})" if agreement else "none"
+        correlation = f"r {agreement.r:.2f} ({agreement.low:.2f} to {agreement.high:.2f})" if agreement else "none"
         print(
             "ratings alone cannot judge new answers: correlation of predicted and given ratings on held-out"
-            f" questions: {shown}, n {len(rated)}. These could: {CURES}",
+            f" questions: {correlation}, n {len(rated)}. These could: {CURES}",
             file=sys.stderr,
         )
         return None

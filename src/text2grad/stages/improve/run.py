@@ -63,11 +63,7 @@ class ImproveSummary(Summary):
 class Steps:
     """The steps of a run, which are printed as commands; a finished step is not run again.
 
-    Args:
-        folder: the run folder, which holds their state.
-        identity: a digest of feedback and settings.
-        restart: start over what was trained before.
-        expected: the estimated time, which is corrected by the steps.
+    `identity` is a digest of feedback and settings; `restart` removes what was trained before.
 
     Raises:
         UserError: the folder holds steps of another identity, and `restart` is false.
@@ -126,9 +122,6 @@ def run_improve(
     """Read feedback, train on it, and keep the better policy.
 
     Args:
-        config: the model and all settings.
-        path: the file of feedback.
-        options: options of the command line.
         confirm: called before anything is written; None writes without asking.
         choose: called where a column or scale is ambiguous; None refuses it.
 
@@ -211,12 +204,12 @@ def machine_speed(config: Config, seconds: float = 0.3) -> float:
     torch.set_num_threads(config.run.threads or derive_threads()[0])
     dtype = getattr(torch, "float32" if config.policy.dtype == "auto" else config.policy.dtype)
     device = choose_device(config.policy.device)
-    left = torch.ones(512, 576, dtype=dtype, device=device)
-    right = torch.ones(576, 1536, dtype=dtype, device=device)
-    (left @ right).sum().item()
+    features = torch.ones(512, 576, dtype=dtype, device=device)
+    weights = torch.ones(576, 1536, dtype=dtype, device=device)
+    (features @ weights).sum().item()
     products, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds:
-        (left @ right)[0, 0].item()
+        (features @ weights)[0, 0].item()
         products += 1
     return products * 2.0 * 512 * 576 * 1536 / elapsed
 
@@ -226,12 +219,7 @@ def train(
 ) -> tuple[Comparison, str]:
     """Run the steps of a plan, and return the best policy's comparison with the base, and its name.
 
-    Args:
-        config: the configuration of all steps.
-        plan: the steps and questions.
-        records: all feedback, by which answers are measured.
-        steps: the state of the steps.
-        write_feedback: the step that writes the feedback file of the run.
+    Answers are measured by `records`. `write_feedback` is the step that writes the run's feedback.
     """
     from text2grad.page.report import build_report
     from text2grad.stages.evaluate.policy import run_evaluate

@@ -69,11 +69,7 @@ class Source:
 def read_source(config: Config, path: Path, options: ImproveOptions, choose: Choose | None = None) -> Source:
     """Read a file, and propose what its columns hold.
 
-    Args:
-        config: its task and policy say how conversations are read.
-        path: the file.
-        options: the columns and scales that the user named.
-        choose: called where a column or scale is ambiguous; None refuses it.
+    `choose` is called where a column or scale is ambiguous; None refuses it.
 
     Raises:
         UserError: the file cannot be read, or has no answers or no questions.

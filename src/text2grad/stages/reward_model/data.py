@@ -86,12 +86,12 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
         return None
     messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
     z = wire.render(as_taught(judgement, settings), record.response)
-    marked = _marked(record, messages) if settings.weight_of_labels else ()
+    turns = _marked_turns(record, messages) if settings.weight_of_labels else ()
     score = judgement.score if settings.score_head else None
-    return Pair(record.id, tuple(messages), z, marked, score)
+    return Pair(record.id, tuple(messages), z, turns, score)
 
 
-def _marked(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
+def _marked_turns(record: Feedback, messages: Sequence[Message]) -> tuple[MarkedText, ...]:
     """Return the position of each turn of the response in the judge's prompt, with its spans.
 
     It is empty if a tag in a turn had to be escaped.
@@ -172,8 +172,8 @@ def _shorten(policy: Policy, record: Feedback, pair: Pair, limit: int | None) ->
     if excess(pair.prompt) <= 0:
         return pair
     prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
-    marked = _marked(record, prompt) if pair.marked else ()
-    return replace(pair, prompt=tuple(prompt), marked=marked) if excess(prompt) <= 0 else None
+    turns = _marked_turns(record, prompt) if pair.marked else ()
+    return replace(pair, prompt=tuple(prompt), marked=turns) if excess(prompt) <= 0 else None
 
 
 def token_table(run: RunFolder) -> TokenTable:

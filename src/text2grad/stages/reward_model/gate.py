@@ -59,14 +59,7 @@ def check_reward_model(
 
     The model judges new samples of the policy, corrupted answers, and held-out answers as corrected
     by people. Writes the verdict to `reward_model/gate.json` and the critiques of the new samples
-    to `evaluation/reward_model.fresh.jsonl`.
-
-    Args:
-        trained: the reward model.
-        cases: its critiques of held-out records.
-        generation: how the policy is sampled.
-        credit: how critiques become token rewards.
-        seed: the seed of the corruption and of the bootstrap.
+    to `evaluation/reward_model.fresh.jsonl`. `cases` are critiques of held-out records.
     """
     run = trained.run
     train, heldout = reward_data(run)
@@ -136,7 +129,7 @@ def _fresh_answers(run: RunFolder, generation: GenerationSettings, records: Sequ
 
 
 def read_gate(run: RunFolder) -> Gate | None:
-    """Read the verdict on the reward model of a run; None if there is none.
+    """Read the verdict on the reward model of a run; None before it has one.
 
     Raises:
         UserError: the file is not a verdict.

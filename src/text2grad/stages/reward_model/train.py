@@ -180,8 +180,7 @@ def run_evaluate_reward_model(
     for people to mark (`reward_model.said.jsonl`), to `evaluation/`.
 
     Args:
-        config: the configuration; `evaluate.judge` names a judge that compares critiques.
-        against: the critiques that the judge compares with; default: the annotations.
+        against: critiques that the judge compares with; default: the annotations.
         marks: a file of people's marks of the reward model's critiques.
 
     Raises:
