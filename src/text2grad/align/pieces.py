@@ -24,7 +24,7 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     """Return the bytes of each id, b"" for special tokens; None if tokens have no fixed bytes.
 
     Supported are byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece with or without byte
-    fallback (Llama 2, Mistral, Gemma). The tokenizer's decoder tells the family, and the bytes of
+    fallback (Llama 2, Mistral, Gemma). The family is read off the tokenizer's decoder. The bytes of
     the whole vocabulary are compared with the output of `tokenizer.decode`.
     """
     to_bytes = _byte_converter(tokenizer)
@@ -58,8 +58,8 @@ def spaced_pieces(tokenizer: AnyTokenizer) -> SpacedPieces | None:
     """Return the bytes of each id if the decoder puts spaces between tokens, else None.
 
     WordPiece (BERT) and tokenizers without a decoder do so. The text of a token then depends only
-    on whether the token is first, so each is decoded at both places. The bytes of the whole
-    vocabulary are compared with the output of `tokenizer.decode`.
+    on whether the token is first, so each token is decoded at the start and after another token.
+    The bytes of the whole vocabulary are compared with the output of `tokenizer.decode`.
     """
     backend: Any = _backend(tokenizer)
     if backend is None or [step["type"] for step in _decoder_steps(backend)] not in ([], ["WordPiece"]):
@@ -156,8 +156,8 @@ def _sentencepiece(token: str) -> bytes:
 def _matches_decode(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:
     """True if the pieces of the whole vocabulary spell what the tokenizer decodes.
 
-    `anchor`, a plain token, is put before every token: it keeps bytes of neighbours from joining
-    to a character, and absorbs the leading space that some decoders strip.
+    `anchor`, a plain token, is put before every token: it keeps the bytes of neighbours from
+    forming one character, and absorbs the leading space that some decoders strip.
     """
     ids = [token for index in range(len(pieces)) for token in (anchor, index)]
     text = b"".join(pieces[index] for index in ids).decode("utf-8", errors="replace")

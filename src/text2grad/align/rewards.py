@@ -105,18 +105,7 @@ class Aligner:
         return self._policy_tokens(ids, mask).response
 
     def align(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> Aligned:
-        """Return the characters of `text(ids, mask)` that each of the policy's N ids wrote.
-
-        Args:
-            ids: (T,) after the prompt, special tokens included.
-            mask: (T,) 1 where the policy sampled the id; None: everywhere.
-
-        Returns:
-            The text, and (N,) offsets into it.
-
-        Raises:
-            UserError: the mask does not fit, or the ids belong to another tokenizer.
-        """
+        """Return `text(ids, mask)`, and the characters in it of each of the policy's N ids."""
         return self._policy_tokens(ids, mask).aligned
 
     def rewards(
@@ -167,13 +156,13 @@ def as_settings(scheme: str | CreditSettings) -> CreditSettings:
 
 
 class TokenCredit:
-    """A critic's words as token rewards, for any engine.
+    """Asks a critic about trajectories and turns its critiques into token rewards, for any engine.
 
-    Trajectories go in, one `ScoredTrajectory` for each comes out. With `unit="trajectory"` the
-    critic judges the policy's turns together, as a `Transcript` that also holds the messages in
-    between. Critics over a chat model, the reward model included, are shown it as a conversation. A
-    critic that treats the response as plain text reads the policy's words only. With `unit="turn"`
-    each turn is judged as the answer to the conversation before it, which every critic supports.
+    With `unit="trajectory"` the critic judges the policy's turns together, as a `Transcript` that
+    also holds the messages in between. Critics over a chat model, such as the reward model, see it
+    as a conversation. A critic that treats the response as plain text reads only the policy's
+    words. With `unit="turn"` each turn is judged as the answer to the conversation before it, which
+    every critic supports.
 
     Args:
         critic: a `Critic`, or a function of an example and a response that returns (or awaits) a
@@ -214,12 +203,9 @@ class TokenCredit:
     async def score(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
         """Score rollouts that end one by one; requests to a busy critic form its next batch.
 
-        Args:
-            batch: the trajectories, of T ids each.
-
         Returns:
-            One result for each, in the same order. A trajectory is `failed` if its critique failed
-            or does not fit its text, or if its ids belong to another tokenizer.
+            One result for each trajectory, in the same order. It is `failed` if the critique failed
+            or does not fit the text, or if the ids belong to another tokenizer.
 
         Raises:
             UserError: a mask does not fit its ids, or the critic raised a `UserError`.
@@ -230,18 +216,9 @@ class TokenCredit:
         return await asyncio.to_thread(self._score, pending, judgements)
 
     def score_batch(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
-        """Score a batch and wait for it: `score` for synchronous trainers.
+        """Score a batch and wait for the result: `score` for synchronous trainers.
 
-        Args:
-            batch: the trajectories, of T ids each. The critic is asked about `max_in_flight` of
-                them at a time.
-
-        Returns:
-            As `score`.
-
-        Raises:
-            UserError: as `score`.
-            CritiquesFailed: as `score`.
+        The critic is asked about `max_in_flight` trajectories at a time.
         """
         pending = self._prepare(batch)
         return self._score(pending, self._queue.submit(_all_questions(pending)).result())
@@ -269,9 +246,9 @@ class TokenCredit:
             if isinstance(item, Failure):
                 results.append(ScoredTrajectory(failures=(item,)))
                 continue
-            own_answers = [next(answers) for _ in item.questions]
+            item_answers = [require_score(next(answers), self.settings) for _ in item.questions]
             try:
-                result = self._score_one(item, [require_score(answer, self.settings) for answer in own_answers])
+                result = self._score_one(item, item_answers)
             except UserError as error:  # for example a span beyond the end of the text
                 result = ScoredTrajectory(failures=(Failure(kind="invalid", message=str(error)),))
             results.append(result)
@@ -302,18 +279,15 @@ class TokenCredit:
         pieces = [(tokens.aligned, tokens.positions)]
         if self.unit == "turn":
             pieces = [tokens.select_turn(number) for number in range(len(judgements))]
-        positions = [piece_positions for _, piece_positions in pieces]
         credits = [
-            _credit(critique, aligned, self.settings)
-            for critique, (aligned, _) in zip(critiques, pieces, strict=True)
+            (positions, _credit(critique, aligned, self.settings))
+            for critique, (aligned, positions) in zip(critiques, pieces, strict=True)
         ]
-        verdicts = [piece.verdict for piece in credits if piece.verdict is not None]
+        verdicts = [piece.verdict for _, piece in credits if piece.verdict is not None]
         return ScoredTrajectory(
-            word_rewards=_scatter(
-                item.length, zip(positions, [piece.word_rewards for piece in credits], strict=True)
-            ),
+            word_rewards=_scatter(item.length, ((positions, piece.word_rewards) for positions, piece in credits)),
             score=sum(verdicts) / len(verdicts) if verdicts else None,
-            rewards=_scatter(item.length, zip(positions, [piece.delta for piece in credits], strict=True)),
+            rewards=_scatter(item.length, ((positions, piece.delta) for positions, piece in credits)),
             foreign_quotes=foreign,
             lost_quotes=len(unmatched) - foreign,
         )

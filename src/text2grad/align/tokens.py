@@ -55,14 +55,7 @@ class Aligned:
 
     @classmethod
     def of(cls, text: str, starts: Offsets, ends: Offsets, turn_ends: tuple[int, ...] = ()) -> Aligned:
-        """Align tokens by the characters they touch; the cores are computed.
-
-        Args:
-            text: the response.
-            starts: (T,), the first character that a token touches.
-            ends: (T,), the character after its last one.
-            turn_ends: for several turns, the number of tokens up to the end of each turn.
-        """
+        """Align tokens by the characters they touch (the attributes above); compute the cores."""
         return cls(text, starts, ends, *_cores(text, starts, ends), turn_ends)
 
 
@@ -156,18 +149,18 @@ def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
 
     Rows 0 and 2 of `edges` (4, T) are starts, rows 1 and 3 the ends.
     """
-    begins = (np.frombuffer(blob, dtype=np.uint8) & 0xC0) != 0x80  # the first byte of a character
+    is_start = (np.frombuffer(blob, dtype=np.uint8) & 0xC0) != 0x80  # the first byte of a character
     if _REPLACEMENT in text:
-        _mark_replaced(blob, begins)
-    # begun_before[p]: number of characters that begin before byte p.
-    begun_before = np.concatenate(([0], begins.cumsum(), [0]))
+        _merge_invalid_runs(blob, is_start)
+    # started_before[p]: number of characters that start before byte p.
+    started_before = np.concatenate(([0], is_start.cumsum(), [0]))
     first, last = edges[0::2], edges[1::2]
-    ends = begun_before[last]
-    starts = np.where(last > first, begun_before[first + 1] - 1, ends)
+    ends = started_before[last]
+    starts = np.where(last > first, started_before[first + 1] - 1, ends)
     return np.array([starts[0], ends[0], starts[1], ends[1]])
 
 
-def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
+def _merge_invalid_runs(blob: bytes, is_start: NDArray[np.bool_]) -> None:
     """Give each run of invalid bytes one start, because `decode` makes one U+FFFD of it."""
     position = 0
     while True:
@@ -175,8 +168,8 @@ def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
             blob[position:].decode("utf-8")
             return
         except UnicodeDecodeError as error:
-            begins[position + error.start : position + error.end] = False
-            begins[position + error.start] = True
+            is_start[position + error.start : position + error.end] = False
+            is_start[position + error.start] = True
             position += error.end
 
 
@@ -199,19 +192,23 @@ def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
     """
     text = decode_verbatim(tokenizer, ids)
     special = special_ids(tokenizer)
-    starts, ends, complete = [], [], 0  # complete: characters of `text` finished by earlier tokens
+    starts, ends = [], []
+    complete = 0  # characters of `text` finished by earlier tokens
     for count, index in enumerate(ids, start=1):
         prefix = decode_verbatim(tokenizer, ids[:count])
         matching = max(complete, _common_length(prefix, text))
         # The prefix may end in an unfinished character, which the full text does not have.
-        opens = index not in special and matching < min(len(prefix), len(text))
+        starts_character = index not in special and matching < min(len(prefix), len(text))
         # An unfinished U+FFFD looks like a finished one: a token that seems to add nothing after it
         # wrote more of its bytes.
-        continues = (
-            index not in special and matching == complete and not opens and text[:matching].endswith(_REPLACEMENT)
+        continues_character = (
+            index not in special
+            and matching == complete
+            and not starts_character
+            and text[:matching].endswith(_REPLACEMENT)
         )
-        starts.append(complete - continues)
-        ends.append(matching + opens)
+        starts.append(complete - continues_character)
+        ends.append(matching + starts_character)
         complete = matching
     return Aligned.of(text, np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
 

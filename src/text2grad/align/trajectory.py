@@ -46,6 +46,11 @@ class Trajectory:
     mask: Sequence[int] | None = None
     between: Sequence[Sequence[Message]] | None = None
 
+    @property
+    def is_sampled(self) -> list[bool]:
+        """True where the policy sampled the id, (T,)."""
+        return [True] * len(self.ids) if self.mask is None else [bool(sampled) for sampled in self.mask]
+
 
 @dataclass(frozen=True)
 class PolicyTokens:
@@ -73,17 +78,13 @@ class PolicyTokens:
 def read_policy_tokens(table: TokenTable, trajectory: Trajectory, output_size: int | None = None) -> PolicyTokens:
     """Align the policy's tokens of a trajectory, each turn separately.
 
-    Args:
-        table: of the tokenizer that produced the ids.
-        trajectory: of T ids.
-        output_size: number of ids that the policy can sample, if known.
+    `output_size` is the number of ids that the policy can sample, if known.
 
     Raises:
         UserError: the mask or `between` does not fit the ids, or the ids belong to another
             tokenizer.
     """
-    ids = trajectory.ids
-    mask = [True] * len(ids) if trajectory.mask is None else [bool(sampled) for sampled in trajectory.mask]
+    ids, mask = trajectory.ids, trajectory.is_sampled
     if len(mask) != len(ids):
         raise UserError(f"a mask of {len(mask)} for {len(ids)} ids", "one number for each id after the prompt")
     limit = table.vocabulary + MAX_PADDING if output_size is None else output_size

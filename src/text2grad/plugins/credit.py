@@ -1,4 +1,4 @@
-"""Share code between plug-ins: examples from an engine's rows, advantages, metrics and refusals."""
+"""The code that plug-ins share: examples from an engine's rows, advantages, metrics, checks."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def refuse_summing(engine: str, estimator: str, supported: Sequence[str]) -> Non
 def make_example(prompt: Any, row: Mapping[str, Any]) -> Example:
     """Return a row of an engine's data set as an example.
 
-    The columns `id` and `reference` are used as such, all others are its `meta`. A prompt that is a
-    string is a user's message. Messages in parts become text, tool calls are written as most models
-    write them.
+    The columns `id` and `reference` keep their meaning, all others are its `meta`. A prompt that is
+    a string becomes a user message. Messages in parts become text, and tool calls are written as
+    most models write them.
 
     Raises:
         UserError: a message has content that is not text, such as an image.
@@ -119,11 +119,7 @@ Piece = tuple[Sequence[int], Sequence[float]]
 
 
 def read_columns(fields: Mapping[str, Any], *names: str) -> Piece:
-    """Return columns of an engine's record as lists.
-
-    Raises:
-        UserError: a column is missing.
-    """
+    """Return columns of an engine's record as lists, or raise a `UserError` if one is missing."""
     missing = [name for name in names if name not in fields]
     if missing:
         raise UserError(f"no {missing[0]} among {', '.join(fields)}", "pass the data as the engine assembled it")
@@ -132,11 +128,7 @@ def read_columns(fields: Mapping[str, Any], *names: str) -> Piece:
 
 
 def refuse_without_ids(turns: Iterable[Sequence[int]]) -> None:
-    """Refuse sampled turns without ids, which would silently get no credit.
-
-    Raises:
-        UserError: a turn has no ids.
-    """
+    """Raise a `UserError` for a sampled turn without ids, which would silently get no credit."""
     if not all(map(len, turns)):
         raise UserError("a sampled turn without ids", "have the client keep token ids, not text alone")
 
@@ -177,14 +169,15 @@ def pad_word_rewards(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple
     return words, torch.tensor([outcome.word_rewards is not None for outcome in outcomes])
 
 
-def refuse_weight(name: str, weight: float) -> None:
-    """Refuse a weight that is not finite, which would make every advantage NaN.
+def refuse_not_finite(**weights: float) -> None:
+    """Refuse weights that are not finite, which would make every advantage NaN.
 
     Raises:
         UserError: names the weight.
     """
-    if not math.isfinite(weight):
-        raise UserError(f"{name} is {weight}", "give a finite number: 1 changes nothing, 0 leaves it out")
+    for name, weight in weights.items():
+        if not math.isfinite(weight):
+            raise UserError(f"{name} is {weight}", "give a finite number: 1 changes nothing, 0 leaves it out")
 
 
 def mix_rewards(
@@ -211,8 +204,7 @@ def mix_rewards(
     Raises:
         UserError: a weight is not finite, or the environment's rewards are missing.
     """
-    refuse_weight("words_weight", words_weight)
-    refuse_weight("environment_weight", environment_weight)
+    refuse_not_finite(words_weight=words_weight, environment_weight=environment_weight)
     if not environment_weight:
         environment = [0.0] * len(outcomes)
     elif environment is None or len(environment) != len(outcomes):
@@ -235,8 +227,7 @@ def _mix_one(
     if np.ndim(reward):
         per_id[:] = reward
     else:
-        mask = trajectory.mask if trajectory.mask is not None else [1] * len(per_id)
-        per_id[np.flatnonzero(mask)[-1:]] = reward
+        per_id[np.flatnonzero(trajectory.is_sampled)[-1:]] = reward
     words = np.float32(words_weight) * outcome.word_rewards
     return replace(
         outcome,
@@ -264,7 +255,7 @@ def compute_advantages(
         critique failed; such a trajectory counts in no baseline. A trajectory without a score is in
         no group and gets its word rewards only.
     """
-    masks = [trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids) for trajectory in batch]
+    masks = [trajectory.is_sampled for trajectory in batch]
     members: dict[Hashable, list[int]] = {}
     for row, (outcome, group) in enumerate(zip(outcomes, groups, strict=True)):
         ungrouped = outcome.failures or outcome.score is None
@@ -273,7 +264,7 @@ def compute_advantages(
     for rows in members.values():
         group_outcomes, length = [outcomes[row] for row in rows], max(len(masks[row]) for row in rows)
         words, is_judged = pad_word_rewards(group_outcomes, length)
-        mask = torch.tensor([[*map(bool, masks[row])] + [False] * (length - len(masks[row])) for row in rows])
+        mask = torch.tensor([masks[row] + [False] * (length - len(masks[row])) for row in rows])
         scores = torch.tensor([outcome.score or 0.0 for outcome in group_outcomes])
         values = group_advantages(scores, words, mask & is_judged.view(-1, 1), len(rows))
         for row, numbers, usable in zip(rows, values, is_judged.tolist(), strict=True):
@@ -308,5 +299,4 @@ def masked_rewards(outcome: ScoredTrajectory, trajectory: Trajectory) -> tuple[l
     """
     if outcome.rewards is None:
         return [0.0] * len(trajectory.ids), [0] * len(trajectory.ids)
-    mask = trajectory.mask if trajectory.mask is not None else [1] * len(trajectory.ids)
-    return outcome.rewards.tolist(), [int(bool(sampled)) for sampled in mask]
+    return outcome.rewards.tolist(), [int(sampled) for sampled in trajectory.is_sampled]

@@ -99,8 +99,9 @@ def standardise(verdicts: Numbers) -> Numbers:
 def landing_cases(tokenizer: Any) -> list[Case]:
     """Return two groups of trajectories with the difficulties of real engines.
 
-    Prompts of unequal length, tools whose text would be blamed (also at the end), a turn cut inside
-    a character, ids beyond the vocabulary, a blamed character of several tokens, a failing critic.
+    These are prompts of unequal length, tools whose text would be blamed (also at the end), a turn
+    cut inside a character, ids beyond the vocabulary, a blamed character of several tokens, and a
+    failing critic.
     """
     beyond = [1 + max(map(int, tokenizer.get_vocab().values())) + BEYOND]
     end, part = [tokenizer.eos_token_id], _encode(tokenizer, "🙂")[:-1]

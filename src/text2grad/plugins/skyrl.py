@@ -18,8 +18,8 @@ from text2grad.plugins.credit import (
     make_example,
     masked_rewards,
     mix_rewards,
+    refuse_not_finite,
     refuse_summing,
-    refuse_weight,
     require,
 )
 
@@ -38,8 +38,6 @@ class TokenCreditGenerator:
     0 is a good verdict.
 
     Args:
-        generator: the generator to wrap.
-        credit: the critic and the credit scheme.
         cfg: SkyRL's configuration.
         words_weight: factor on word rewards.
         environment_weight: factor on the environment's rewards.
@@ -60,8 +58,7 @@ class TokenCreditGenerator:
     ) -> None:
         require("skyrl", "0.4", "pip install skyrl==0.4.0, which needs Python 3.12")
         refuse_summing("SkyRL", cfg.trainer.algorithm.advantage_estimator, TOKEN_ESTIMATORS)
-        refuse_weight("words_weight", words_weight)
-        refuse_weight("environment_weight", environment_weight)
+        refuse_not_finite(words_weight=words_weight, environment_weight=environment_weight)
         self.generator, self.credit, self.weights = generator, credit, (words_weight, environment_weight)
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:

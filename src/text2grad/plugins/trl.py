@@ -21,7 +21,7 @@ from text2grad.plugins.credit import (
     make_example,
     pad_word_rewards,
     read_messages,
-    refuse_weight,
+    refuse_not_finite,
     require,
 )
 
@@ -47,8 +47,6 @@ class TokenCreditMixin:
     if it is on, is also a mean over the judged trajectories.
 
     Args:
-        model: as in `GRPOTrainer`.
-        credit: the critic and the credit scheme.
         words_weight: factor on word rewards; 0 is GRPO on the verdicts.
         kwargs: further arguments of `GRPOTrainer`.
 
@@ -63,7 +61,7 @@ class TokenCreditMixin:
             raise UserError(
                 f"credit is a {type(credit).__name__}, not a TokenCredit", "credit=TokenCredit(critic, tokenizer)"
             )
-        refuse_weight("words_weight", words_weight)
+        refuse_not_finite(words_weight=words_weight)
         self.credit, self.words_weight = credit, words_weight
         self._outcomes: list[ScoredTrajectory] = []
         more = kwargs.get("reward_funcs") or []
@@ -86,7 +84,7 @@ class TokenCreditMixin:
         """Generate as TRL does, and pass the mask of sampled ids to the reward functions."""
         out = super()._generate(prompts)  # type: ignore[misc]
         completion_ids, tool_mask, extra_fields = out[1], out[2], out[5]
-        extra_fields["own_mask"] = tool_mask or [[1] * len(ids) for ids in completion_ids]
+        extra_fields["sampled_mask"] = tool_mask or [[1] * len(ids) for ids in completion_ids]
         return out
 
     def verdicts(
@@ -94,7 +92,7 @@ class TokenCreditMixin:
         prompts: Any,
         completions: Any,
         completion_ids: Any,
-        own_mask: Any,
+        sampled_mask: Any,
         log_metric: Any,
         log_extra: Any,
         **columns: Any,
@@ -104,8 +102,8 @@ class TokenCreditMixin:
         examples = [
             make_example(prompt, {name: rows[name][at] for name in rows}) for at, prompt in enumerate(prompts)
         ]
-        between = map(messages_between, completions, own_mask)
-        batch = [Trajectory(*item) for item in zip(examples, completion_ids, own_mask, between, strict=True)]
+        between = map(messages_between, completions, sampled_mask)
+        batch = [Trajectory(*item) for item in zip(examples, completion_ids, sampled_mask, between, strict=True)]
         self._outcomes = self.credit.score_batch(batch)
         for name, value in credit_metrics(self._outcomes).items():
             log_metric(name, value)

@@ -27,8 +27,8 @@ from text2grad.plugins.credit import (
     make_example,
     masked_rewards,
     mix_rewards,
+    refuse_not_finite,
     refuse_summing,
-    refuse_weight,
     require,
 )
 
@@ -84,8 +84,7 @@ class TokenCreditMixin:
         refuse_summing("verl", self.config.algorithm.adv_estimator, TOKEN_ESTIMATORS)  # type: ignore[attr-defined]
         if not self.config.trainer.use_v1:  # type: ignore[attr-defined]
             raise UserError("verl's old trainer reads one score per trajectory", "trainer.use_v1=True")
-        refuse_weight("words_weight", words_weight)
-        refuse_weight("environment_weight", environment_weight)
+        refuse_not_finite(words_weight=words_weight, environment_weight=environment_weight)
         self.credit, self.weights = load_credit(credit, self.tokenizer), (words_weight, environment_weight)  # type: ignore[attr-defined]
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
