@@ -43,7 +43,7 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
     run that has since resumed from an earlier step.
 
     Raises:
-        OSError, SafetensorError: The checkpoint could not be written. Earlier ones are untouched.
+        OSError, SafetensorError: the checkpoint could not be written. Earlier ones are untouched.
     """
     folder = parent / f"{CHECKPOINT_PREFIX}{step}"
     partial = folder.with_name(folder.name + PARTIAL)

@@ -23,7 +23,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The lock ends with its owner, so the folder of a killed run can be locked again.
 
     Raises:
-        UserError: Another process trains there.
+        UserError: another process trains there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
@@ -73,7 +73,7 @@ def report_disk_errors(target: object) -> Iterator[None]:
     """Turn a failure to write `target` into a one-line error.
 
     Raises:
-        UserError: The disk is full or cannot be written to.
+        UserError: the disk is full or cannot be written to.
     """
     try:
         yield

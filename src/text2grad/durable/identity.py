@@ -86,7 +86,7 @@ def refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
     """Refuse to resume a run whose identity changed.
 
     Raises:
-        UserError: Names the first three changes.
+        UserError: names the first three changes.
     """
     if changes := describe_changes(before, now):
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""

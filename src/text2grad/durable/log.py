@@ -30,12 +30,8 @@ class RunLog:
     run (it has a `policy`) they stay until this run is complete too: it writes `*.partial`, which
     `finish` renames. A run that fails there leaves the earlier metrics and policy untouched.
 
-    Args:
-        folder: The folder of the run.
-        title: The run's name in the progress line.
-        steps: The number of steps of the whole run.
-        show: The metrics in the progress line.
-        silent: True if another process of the same run writes the log.
+    The progress line has the run's title and the metrics `show`. With `silent`, another process of
+    the same run writes the log.
     """
 
     def __init__(
@@ -90,7 +86,7 @@ class RunLog:
         """Truncate the files to `positions`, so that the next line follows there.
 
         Raises:
-            UserError: The files do not begin as they did when the checkpoint was saved.
+            UserError: the files do not begin as they did when the checkpoint was saved.
         """
         if self.silent:
             return
@@ -114,7 +110,7 @@ class RunLog:
         """Append one line of metrics.
 
         Raises:
-            FloatingPointError: A value is not finite.
+            FloatingPointError: a value is not finite.
         """
         non_finite = [name for name, value in values.items() if not math.isfinite(value)]
         if non_finite:

@@ -82,7 +82,7 @@ def open_loggers(names: Sequence[str], folder: Path, title: str, first: int) -> 
     """Open loggers by name for a run in `folder` whose next step is `first`.
 
     Raises:
-        MissingPackageError: The package of a logger is not installed.
+        MissingPackageError: the package of a logger is not installed.
     """
     with optional_packages():
         return [LOGGERS[name](folder, title, first) for name in names]

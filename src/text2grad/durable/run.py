@@ -64,16 +64,16 @@ class RunOptions:
     (`force`), or started over (`restart`).
 
     Attributes:
-        folder: Receives metrics, samples, checkpoints and finally the policy.
-        title: The run's name in messages.
-        seed: The seed of the order of the data.
-        resume: What to do with an unfinished run in the folder.
-        inputs: Dependencies other than the loop's arguments, as part of the identity.
-        on_step: Called after each step with its number and its metrics, which it may extend.
-        loggers: Further trackers for the metrics (`durable.loggers`).
-        checkpoint_every: Steps between checkpoints; 0: only when stopped; None: the loop's default.
-        course: Schedule and weight decay of training on a fixed set of examples.
-        selector: Selects the final policy; None: the last one.
+        folder: receives metrics, samples, checkpoints and finally the policy.
+        title: the run's name in messages.
+        seed: the seed of the order of the data.
+        resume: what to do with an unfinished run in the folder.
+        inputs: dependencies other than the loop's arguments, as part of the identity.
+        on_step: called after each step with its number and its metrics, which it may extend.
+        loggers: further trackers for the metrics (`durable.loggers`).
+        checkpoint_every: steps between checkpoints; 0: only when stopped; None: the loop's default.
+        course: schedule and weight decay of training on a fixed set of examples.
+        selector: selects the final policy; None: the last one.
     """
 
     folder: Path
@@ -101,10 +101,7 @@ class Cures(NamedTuple):
     def user_error(self, error: BaseException | None, where: str, retry: str) -> UserError | None:
         """Return a one-line error with advice, or None for an unexpected error.
 
-        Args:
-            error: The error that ended the run.
-            where: The run and its step.
-            retry: The way to continue after following the advice.
+        `where` names the run and its step; `retry` tells how to continue after the advice.
         """
         if is_out_of_memory(error):
             return UserError(f"{where}: out of memory", f"{self.memory}, then {retry}")
@@ -124,13 +121,10 @@ class Run:
     and the run is saved in the state before it.
 
     Args:
-        options: Folder, title, and how to resume.
-        steps: The number of steps of the whole run.
-        training: The state to save and restore.
-        identity: The loop's arguments, which must be equal to resume.
-        cures: Advice for exhausted memory and non-finite numbers.
-        every: The default number of steps between checkpoints.
-        show: The metrics in the progress line.
+        steps: the number of steps of the whole run.
+        identity: the loop's arguments, which must be equal to resume.
+        every: the default number of steps between checkpoints.
+        show: the metrics in the progress line.
     """
 
     def __init__(
@@ -250,10 +244,8 @@ class Run:
         """Save the run, or the batch that made it diverge, when a step fails.
 
         A failure before the update saves the run at the start of this step. A non-finite number
-        during the update writes the batch to `diverged.jsonl`.
-
-        Args:
-            batch: Returns the records of the step, or None before the update.
+        during the update writes the batch to `diverged.jsonl`. The function `batch` returns the
+        records of the step, or None before the update.
         """
         try:
             yield
@@ -277,7 +269,7 @@ class Run:
         """Write a checkpoint of the state at the start of this step, unless there is one.
 
         Raises:
-            UserError: The disk is full or cannot be written to.
+            UserError: the disk is full or cannot be written to.
         """
         if self.training.step == self._saved:
             return
@@ -318,12 +310,9 @@ class Run:
 
 
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write a policy so that a crash never leaves an incomplete model in `folder`.
+    """Replace `folder` by a policy; a crash never leaves an incomplete model there.
 
-    Args:
-        policy: The policy to write.
-        folder: The folder that is replaced.
-        weights: The weights, if they are sharded over processes; None: those of the model.
+    `weights` are the gathered weights, if they are sharded over processes.
     """
     replace_folder(folder, lambda partial: write_policy(policy, partial, weights))
 

@@ -75,15 +75,15 @@ class Training:
         return {
             f"{MASTER}{number}.{index}": parameter
             for number, optimizer in enumerate(self.optimizers)
-            for index, parameter in enumerate(_updated_parameters(optimizer))
+            for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"])
             if id(parameter) not in weights
         }
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Restore what `tensors` and `numbers` returned; the learning rate follows the settings.
+        """Restore the state that `tensors` and `numbers` returned; learning rates are recomputed.
 
         Raises:
-            UserError: The names or shapes of the weights differ.
+            UserError: the names or shapes of the weights differ.
         """
         parameters = self.policy.trainable_parameters()
         current = {f"policy.{name}": weight for name, weight in parameters.items()} | self._masters()
@@ -100,10 +100,6 @@ class Training:
             self.keeper.restore(numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _set_schedule(self.schedule, numbers["updates"])
-
-
-def _updated_parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, Any]]:

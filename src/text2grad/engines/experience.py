@@ -30,9 +30,9 @@ class JudgedAnswer(BaseModel):
     """A sampled and judged answer, which an engine stores as JSON with the trajectory.
 
     Attributes:
-        number: The index of the prompt in the data.
-        between: The messages of others, as in `Sample`; None for an answer of one turn.
-        tokens: The number of tokens that the critic read and wrote.
+        number: the index of the prompt in the data.
+        between: the messages of others, as in `Sample`; None for an answer of one turn.
+        tokens: the number of tokens that the critic read and wrote.
     """
 
     number: int
@@ -91,16 +91,11 @@ def score_trajectories(
 ) -> tuple[Responses, Rollout]:
     """Compute rewards and advantages of a batch with the local loop's functions.
 
-    Args:
-        batch: The trajectories; answers to the same prompt are neighbours.
-        table: The policy's tokens and their characters.
-        settings: Settings of the recipe.
-        credit: Settings of the credit assignment.
-        beta: The KL coefficient.
+    Answers to the same prompt are neighbours in the batch.
 
     Raises:
-        CritiquesFailed: More critiques failed than `ppo.max_failed` allows.
-        FloatingPointError: A number is not finite, or the policy is far from its reference.
+        CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
+        FloatingPointError: a number is not finite, or the policy is far from its reference.
     """
     answers = [trajectory.answer for trajectory in batch]
     critic = RecordedCritic([answer.judgement for answer in answers])

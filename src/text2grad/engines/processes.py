@@ -38,7 +38,7 @@ def refuse_failed_launch() -> None:
     """Refuse a launch that silently started one process, like `accelerate launch --cpu`.
 
     Raises:
-        UserError: The environment has the port of a process group, but no group.
+        UserError: the environment has the port of a process group, but no group.
     """
     if "MASTER_PORT" in os.environ and "WORLD_SIZE" not in os.environ:
         cure = "torchrun --standalone --nproc_per_node N -m text2grad.cli train ..."

@@ -70,12 +70,12 @@ class Job:
     """A training run with verl: its folder and its settings.
 
     Attributes:
-        place: The folder `ppo/<name>`.
-        policy: The starting policy.
-        settings: The complete configuration as YAML, for the workers.
-        critic: The function (`module:function`) that makes the critic from that file.
-        environment: The function that makes the environment, or an empty string.
-        prompt_tokens: The length of the longest prompt.
+        place: the folder `ppo/<name>`.
+        policy: the starting policy.
+        settings: the complete configuration as YAML, for the workers.
+        critic: the function (`module:function`) that makes the critic from that file.
+        environment: the function that makes the environment, or an empty string.
+        prompt_tokens: the length of the longest prompt.
     """
 
     place: Path
@@ -134,14 +134,11 @@ def refuse_unfit(job: Job) -> None:
     """Refuse settings that verl does not support.
 
     Raises:
-        UserError: Names the setting and an alternative.
+        UserError: names the setting and an alternative.
     """
     ppo, gpus = job.ppo, count_gpus(job.verl.options)
     unfit = {
-        "ppo.kl full: verl keeps log-probabilities of sampled tokens only": (
-            ppo.kl == "full",
-            "--ppo.kl k1",
-        ),
+        "ppo.kl full: verl keeps log-probabilities of sampled tokens only": (ppo.kl == "full", "--ppo.kl k1"),
         "ppo.kl_target: verl's checkpoints do not contain our coefficient": (
             ppo.kl_target is not None,
             "--ppo.kl_target null",
@@ -155,10 +152,7 @@ def refuse_unfit(job: Job) -> None:
             ppo.heldout_every is not None,
             "--ppo.heldout_every null, then text2grad evaluate",
         ),
-        "ppo.keep_every: verl keeps only the last policy": (
-            ppo.keep_every is not None,
-            "--ppo.keep_every null",
-        ),
+        "ppo.keep_every: verl keeps only the last policy": (ppo.keep_every is not None, "--ppo.keep_every null"),
         f"ppo.mini_batches {ppo.mini_batches} does not divide the {job.prompts} prompts of a step": (
             job.prompts % ppo.mini_batches > 0,
             "ppo.rollouts / ppo.samples_per_prompt / ppo.mini_batches must be an integer",
@@ -167,10 +161,7 @@ def refuse_unfit(job: Job) -> None:
             job.mini_batch % gpus > 0,
             "raise ppo.rollouts to a multiple, or lower ppo.mini_batches",
         ),
-        "policy.dtype float16 cannot be trained": (
-            job.policy.dtype == "float16",
-            "--policy.dtype bfloat16",
-        ),
+        "policy.dtype float16 cannot be trained": (job.policy.dtype == "float16", "--policy.dtype bfloat16"),
     }
     for problem, (is_unfit, cure) in unfit.items():
         if is_unfit:
@@ -247,7 +238,7 @@ def user_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's options for verl by dotted keys.
 
     Raises:
-        UsageError: An option would change what is learned.
+        UsageError: an option would change what is learned.
     """
     dotted = dict(_dotted("", options))
     for option in dotted:
@@ -275,7 +266,7 @@ def count_gpus(options: Mapping[str, Any]) -> int:
     """Return the number of GPUs.
 
     Raises:
-        UsageError: The options are not positive integers.
+        UsageError: the options are not positive integers.
     """
     dotted = user_options(options)
     counts = [dotted.get(f"trainer.{key}", 1) for key in ("nnodes", "n_gpus_per_node")]
@@ -288,7 +279,7 @@ def check_python(python: str) -> None:
     """Refuse a Python whose environment lacks the right versions of verl or of this package.
 
     Raises:
-        UserError: It is not a Python, or has another version of either.
+        UserError: it is not a Python, or has another version of either.
     """
     code = (
         "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef find(name):\n"
@@ -533,7 +524,7 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
     """Train in the folder of the job, from the last checkpoint of an unfinished run if any.
 
     Raises:
-        UserError: The settings of the unfinished run changed, or verl or our part of it failed.
+        UserError: the settings of the unfinished run changed, or verl or our part of it failed.
     """
     with lock_folder(job.place):
         if resume == "restart":
@@ -550,7 +541,7 @@ def refuse_other_settings(job: Job) -> None:
     """Refuse to resume a run whose configuration has changed.
 
     Raises:
-        UserError: Names the changed keys.
+        UserError: names the changed keys.
     """
     file = job.folder / "ppo.yaml"
     if not (job.checkpoints / LATEST).is_file() or not file.is_file():
@@ -581,7 +572,7 @@ class Skeleton:
         """Read the configuration and the tokenizer of a model.
 
         Raises:
-            UserError: The model does not exist.
+            UserError: the model does not exist.
         """
         tokenizer = load_tokenizer(settings.model, settings.chat_template)
         base = base_model_name(local_model(settings.model))

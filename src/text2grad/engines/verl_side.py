@@ -134,7 +134,7 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
         self.extra_fields: dict[str, Any] = {}
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-        """Sample and judge; a failed critique is data, but a mistake of the user ends the run."""
+        """Sample and judge; a failed critique is recorded, but a `UserError` ends the run."""
         row = kwargs["extra_info"]
         example = Example.model_validate_json(row["example"])
         with report_errors(self.folder, UserError):  # other errors lose only this trajectory
@@ -196,7 +196,7 @@ def refuse_other_trainers(**_: Any) -> Any:
     """Refuse verl's own trainer, which passes only the sum of rewards and KL to an estimator.
 
     Raises:
-        UserError: Always.
+        UserError: always.
     """
     problem = f"the advantages of {NAME} are computed in its own trainer"
     raise UserError(problem, f"set trainer.v1.trainer_mode={NAME}")
@@ -216,7 +216,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         self.ppo = PPOSettings.model_validate(to_plain(ours.ppo))
         self.credit = CreditSettings.model_validate(to_plain(ours.credit))
         self.table = get_table(self.tokenizer)
-        self.described: dict[str, float] = {}
+        self.step_metrics: dict[str, float] = {}
         for name in LOGS:
             truncate_log(self.folder / name, self.global_steps)
 
@@ -225,15 +225,15 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info.update({"compute_loss": False, "temperature": temperature})
         ray.get(self.critic_wg.infer_batch(batch).futures)
-        where = {"keys": batch.keys, "partition_id": batch.partition_id}
-        data = transfer_queue.kv_batch_get(**where, select_fields=["values", "response_mask"])
+        rows = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = transfer_queue.kv_batch_get(**rows, select_fields=["values", "response_mask"])
         last = to_nested([row[-1:].float() for row in data["values"].unbind()])
         fields = {"values": response_from_nested(data["values"], data["response_mask"]), "last_value": last}
-        transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
+        transfer_queue.kv_batch_put(**rows, fields=TensorDict(fields, batch_size=len(batch.keys)))
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Compute our advantages of all rows except verl's padding."""
+        """Compute our advantages for all rows except verl's padding."""
         folder = get_folder(self.config)
         if (folder / PROBLEM).is_file():
             raise UserError("a worker failed", f"see {folder / PROBLEM}")
@@ -243,8 +243,8 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
         names = ["prompts", "responses", "response_mask", "old_log_probs", "entropy", "extra_fields"]
         names += ["ref_log_prob"] * self.use_reference_policy + ["values", "last_value"] * self.use_critic
-        where = {"keys": batch.keys, "partition_id": batch.partition_id}
-        data = transfer_queue.kv_batch_get(**where, select_fields=names)
+        address = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = transfer_queue.kv_batch_get(**address, select_fields=names)
         real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         trajectories = {batch.keys[row]: read_trajectory(data, row) for row in real}
         ordered = fill_groups(trajectories, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
@@ -252,7 +252,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         responses, rollout = score_trajectories(
             [trajectory for _, trajectory in ordered], self.table, self.ppo, self.credit, coefficient
         )
-        self.described = compute_metrics(responses, rollout, coefficient)
+        self.step_metrics = compute_metrics(responses, rollout, coefficient)
         step = self.global_steps - 1
         if is_due(step, self.ppo.steps, SAMPLES_EVERY):
             for strip in token_strips(step, responses, rollout, STRIPS, self.ppo.valued):
@@ -269,19 +269,23 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         }
         lengths = data["response_mask"].offsets().diff().tolist()
 
-        def put_back(column: Any) -> Any:
+        def to_jagged(column: Any) -> Any:
             parts = zip(batch.keys, lengths, strict=True)
             return to_nested([column[rows[k], :n] if k in rows else column.new_zeros(n) for k, n in parts])
 
-        fields = {name: put_back(column) for name, column in columns.items()}
-        return transfer_queue.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch.keys)))
+        fields = {name: to_jagged(column) for name, column in columns.items()}
+        return transfer_queue.kv_batch_put(**address, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Compute verl's metrics, and write our metrics of the step to `metrics.jsonl`."""
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         updated = {ours: metrics[theirs] for theirs, ours in METRIC_NAMES.items() if theirs in metrics}
-        line = {**self.described, **updated, "seconds_score": sum(metrics.get(name, 0.0) for name in SCORING_TIMES)}
-        metrics |= {f"{NAME}/{name}": value for name, value in self.described.items()}
+        line = {
+            **self.step_metrics,
+            **updated,
+            "seconds_score": sum(metrics.get(name, 0.0) for name in SCORING_TIMES),
+        }
+        metrics |= {f"{NAME}/{name}": value for name, value in self.step_metrics.items()}
         finite = {name: float(value) for name, value in line.items() if math.isfinite(value)}
         append_line(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 

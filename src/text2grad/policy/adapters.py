@@ -1,7 +1,7 @@
 """A second adapter on a policy's base weights, so that one model is policy and reward model.
 
-The active adapter is a state of the model: the second one is active only while its view is
-`evaluating`.
+A model has one active adapter. The second one is active only within the `evaluating` context of its
+policy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ BASE_DIGEST = "base.sha256"
 def load_second_adapter(policy: Policy, folder: Path, name: str) -> Policy:
     """Load the adapter in `folder` as a second policy on the base weights of `policy`.
 
-    Args:
-        policy: The policy in training, with an adapter.
-        folder: The folder of the second adapter.
-        name: The second adapter's name in the model.
+    `name` is the second adapter's name in the model.
 
     Raises:
         UserError: `policy` has no adapter, or the adapter in `folder` is missing, damaged or was

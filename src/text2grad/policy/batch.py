@@ -57,12 +57,9 @@ class TokenBatch:
         )
 
     def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
-        """Split the rows `index` into groups of similar length, which need little padding.
+        """Split the rows `index` (n,) into groups of at most `size`, each of similar lengths.
 
-        Args:
-            index: (n,), the rows.
-            size: The largest number of rows in a group.
-            grouped: Keep answers to the same prompt together (see `policy.forward.prefix`).
+        With `grouped`, answers to the same prompt stay together (see `policy.forward.prefix`).
         """
         lengths = self.attention_mask[index].sum(dim=1)  # (n,), prompt and response
         index = index[lengths.argsort(stable=True)]
@@ -84,12 +81,8 @@ def pack(
 ) -> TokenBatch:
     """Pad a batch of prompt and response ids to one rectangle.
 
-    Args:
-        prompts: The ids of B prompts.
-        responses: The ids of B responses.
-        pad: The padding id, which is neither attended to nor scored.
-        device: The device of the batch.
-        masks: True at the ids of each response that the policy sampled; None: at all of them.
+    The padding id `pad` is neither attended to nor scored. `masks` are True at the ids of each
+    response that the policy sampled; None: at all of them.
     """
     prompt_width = max(len(ids) for ids in prompts)  # P
     width = max(len(ids) for ids in responses)  # T

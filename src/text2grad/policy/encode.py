@@ -41,7 +41,7 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     its turn or begin another.
 
     Raises:
-        UserError: The template refuses or drops a turn.
+        UserError: the template refuses or drops a turn.
     """
     chat = chat_format(tokenizer)
     return chat.encode(chat.opening(messages)[0])
@@ -70,7 +70,7 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
     border, or if a control token would strip whitespace from it.
 
     Raises:
-        UserError: The template rewrites the answer, for example because it contains reasoning.
+        UserError: the template rewrites the answer, for example because it contains reasoning.
     """
     chat = chat_format(tokenizer)
     hidden = chat.hide(text)
@@ -91,17 +91,16 @@ def encode_between(
     because templates may strip it.
 
     Args:
-        tokenizer: The policy's tokenizer.
-        conversation: The messages before the finished turn.
-        words: The text of the finished turn.
-        others: The messages that answer it.
+        conversation: the messages before the finished turn.
+        words: the text of the finished turn.
+        others: the messages that answer it.
 
     Returns:
         The ids, or None if the template rewrites earlier turns (it may leave out reasoning), so
         that the model would read other tokens than those sampled.
 
     Raises:
-        UserError: The template refuses or drops a turn.
+        UserError: the template refuses or drops a turn.
     """
     chat = chat_format(tokenizer)
 
@@ -155,7 +154,7 @@ def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, r
     """Refuse prompts that leave no room for `room` new tokens in a context of `limit` tokens.
 
     Raises:
-        UserError: Some prompts are too long; names the first and counts them.
+        UserError: some prompts are too long; names the first and counts them.
     """
     if limit is None:
         return
@@ -198,7 +197,7 @@ class ChatFormat:
     tokens encodes the text.
 
     Attributes:
-        names: The ids of the special tokens by name.
+        names: the ids of the special tokens by name.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -262,7 +261,7 @@ class ChatFormat:
         """Render a conversation with the template, in the sandbox of transformers.
 
         Raises:
-            UserError: The template refuses the conversation.
+            UserError: the template refuses the conversation.
         """
         # The sandbox raises Python's errors for a range above 100,000 and for texts beyond memory.
         refusals = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RecursionError)
@@ -284,7 +283,7 @@ class ChatFormat:
         """Return the text before an answer, and its final space if the answer's tokens include it.
 
         Raises:
-            UserError: See `frame`.
+            UserError: see `frame`.
         """
         before = self.frame(self._turns(messages)).before
         return before.removesuffix(self.space), self.space if before.endswith(self.space) else ""
@@ -296,7 +295,7 @@ class ChatFormat:
         system text only in the last turn), this is its generation prompt.
 
         Raises:
-            UserError: The template refuses the conversation or drops a turn.
+            UserError: the template refuses the conversation or drops a turn.
         """
         finished = [*turns, assistant_turn(PROBE)]
         before, probe, after = self.render_if_accepted(finished).rpartition(PROBE)
@@ -316,7 +315,7 @@ class ChatFormat:
         """Refuse an answer that the template changes, except for whitespace at its ends.
 
         Raises:
-            UserError: The template changes the answer.
+            UserError: the template changes the answer.
         """
         if not answer.strip():
             return

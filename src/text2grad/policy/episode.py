@@ -37,10 +37,10 @@ class Dialogue:
     replaced, never changed in place, so a shallow copy is independent.
 
     Attributes:
-        prompt: The ids before the policy's first trainable turn.
-        ids: All ids after the prompt.
+        prompt: the ids before the policy's first trainable turn.
+        ids: all ids after the prompt.
         mask: True at the ids of the policy.
-        between: The messages of others before each turn after the prompt.
+        between: the messages of others before each turn after the prompt.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[Message], opening: Sequence[Message] = ()) -> None:
@@ -88,13 +88,12 @@ def encode_turns(
     """Encode a recorded transcript.
 
     Args:
-        tokenizer: The policy's tokenizer.
-        prompt: The messages before the transcript.
-        response: A text, or a `Transcript` with several turns.
-        sampled: The recorded ids of each turn, which are used if they decode to its text.
+        prompt: the messages before the transcript.
+        response: a text, or a `Transcript` with several turns.
+        sampled: the recorded ids of each turn, which are used if they decode to its text.
 
     Raises:
-        UserError: See `encode_target` and `encode_between`.
+        UserError: see `encode_target` and `encode_between`.
     """
     turns = turns_of(response)
     words = [response[turn.start : turn.end] for turn in turns]
@@ -124,7 +123,7 @@ class Episode:
         """Make an environment and reset it for an example.
 
         Raises:
-            UserError: The environment returns something else than messages, or the chat template
+            UserError: the environment returns something else than messages, or the chat template
                 refuses them.
         """
         environment = call_user_code("make the environment of one episode", make)
@@ -172,18 +171,15 @@ def play(
     `max_new_tokens`.
 
     Args:
-        policy: The policy that speaks.
-        examples: N examples.
-        make: Makes the environment of each episode.
-        settings: Settings of the sampling.
+        make: makes the environment of each episode.
         draws: (N, max_turns * max_new_tokens), as in `generate`, turn after turn.
-        progress: Receives the number of finished episodes after each turn.
-        sample_turns: Samples the turns of all unfinished episodes together.
+        progress: receives the number of finished episodes after each turn.
+        sample_turns: samples the turns of all unfinished episodes together.
 
     Raises:
-        UserError: An environment returns something else than messages, or the chat template refuses
+        UserError: an environment returns something else than messages, or the chat template refuses
             them.
-        NotFinite: See `generate`.
+        NotFinite: see `generate`.
     """
     table, tokens = TokenTable(policy.tokenizer), settings.max_new_tokens
     episodes = [Episode.start(policy.tokenizer, example, make) for example in examples]

@@ -35,12 +35,12 @@ class Sample:
     """A sampled response, or an episode of several turns (`policy.episode`).
 
     Attributes:
-        ids: The ids of the response, including the end-of-turn token if it was sampled.
+        ids: the ids of the response, including the end-of-turn token if it was sampled.
         truncated: True if the response was cut.
-        verdict: The reward in [-1, 1] of a score head at the state before the response.
+        verdict: the reward in [-1, 1] of a score head at the state before the response.
         mask: True at the ids that the policy sampled; None without an environment.
-        between: The messages of others before each turn and after the last; None as above.
-        prompt: The ids before the first trainable turn; None as above.
+        between: the messages of others before each turn and after the last; None as above.
+        prompt: the ids before the first trainable turn; None as above.
     """
 
     ids: list[int]
@@ -78,17 +78,15 @@ def generate(
     the same distribution. Prompts of similar length share a batch.
 
     Args:
-        policy: The policy to sample from.
-        prompts: The ids of N prompts.
-        settings: Temperature, length and batch size.
-        constraint: Masks the logits before each token.
+        prompts: the ids of N prompts.
+        constraint: masks the logits before each token.
         draws: (N, max_new_tokens), uniform in [0, 1): the random numbers of each response, which
             make it independent of the rest of its batch. None: torch's generator.
-        progress: Receives the number of finished responses after each batch and every
+        progress: receives the number of finished responses after each batch and every
             `REPORT_SECONDS`; unfinished ones count by their share of `max_new_tokens`.
 
     Raises:
-        NotFinite: The policy's probabilities are not finite.
+        NotFinite: the policy's probabilities are not finite.
     """
     draws = None if draws is None else draws.to(policy.device)
     # The largest batch first: it fails early if memory is short.

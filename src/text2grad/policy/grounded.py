@@ -28,6 +28,7 @@ CLOSING = (b'"', b', "occurrence": ', b"1", b', "part": true', b"}", *(bytes([by
 CLOSING += (b', "good_spans": [', b', "poor_spans": [', b', "improvable_spans": [', b"}")
 """The longest text that closes an answer after the current word, in pieces of the engine."""
 MARGIN = 8
+"""Additional tokens in reserve to close an answer."""
 QUOTE = 0x22
 
 Mask = NDArray[np.bool_]
@@ -37,7 +38,7 @@ def make_vocabulary(policy: Policy, grounded: Grounding) -> Vocabulary | None:
     """Build the vocabulary for grounded decoding; None if `off`, or if `auto` and not possible.
 
     Raises:
-        UserError: Grounded decoding is `on` but not possible.
+        UserError: grounded decoding is `on` but not possible.
     """
     if grounded == "off":
         return None
@@ -54,9 +55,8 @@ class Vocabulary:
     """The tokens of a model as bytes, and the mask engine over them.
 
     Args:
-        tokenizer: The model's tokenizer.
-        width: The number of logits V.
-        model: The model whose generation config names further stop tokens.
+        width: the number of logits V.
+        model: the model whose generation config names further stop tokens.
 
     Raises:
         UserError: llguidance is missing, or the tokens of the tokenizer are not byte strings.
@@ -118,9 +118,9 @@ class Row:
     """One unfinished answer.
 
     Attributes:
-        length: The number of its tokens.
+        length: the number of its tokens.
         forced: True if the token limit ruled out a token that the model preferred.
-        reserve: The number of remaining tokens above which any token leaves room to close.
+        reserve: the number of remaining tokens above which any token leaves room to close.
     """
 
     def __init__(self, vocabulary: Vocabulary, response: str) -> None:
@@ -137,7 +137,7 @@ class Row:
         """Append one token.
 
         Raises:
-            RuntimeError: The grammar forbids the token.
+            RuntimeError: the grammar forbids the token.
         """
         self.length += 1
         if token in self._vocabulary.stops:
@@ -191,7 +191,7 @@ class Row:
 
 
 class GroundedAnswers:
-    """The constraint (`generate.Constraint`) that answer i quotes only `texts[i]`."""
+    """A `generate.Constraint`: answer i may quote only `texts[i]`."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str], settings: SamplingSettings) -> None:
         self._vocabulary = vocabulary

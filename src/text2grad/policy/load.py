@@ -42,15 +42,13 @@ _TOKEN_MATRICES = re.compile(r"(embed_tokens|lm_head|wte|embed_out)\.(?!.*lora_)
 def load_policy(settings: PolicySettings) -> Policy:
     """Load a policy to train.
 
-    With `settings.lora` a plain model gets a new adapter, and a loaded adapter is trained further,
-    with a frozen copy as reference. Without it all weights are trained, and a loaded adapter is
-    merged into them.
-
-    Args:
-        settings: `model` is a hub name, or a folder written by `write_policy` or `save_pretrained`.
+    The model is a hub name, or a folder written by `write_policy` or `save_pretrained`. With
+    `settings.lora` a plain model gets a new adapter, and a loaded adapter is trained further, with
+    a frozen copy as reference. Without it all weights are trained, and a loaded adapter is merged
+    into them.
 
     Raises:
-        UserError: The model or its tokenizer is missing, its adapter differs from `settings.lora`,
+        UserError: the model or its tokenizer is missing, its adapter differs from `settings.lora`,
             or the device does not exist.
     """
     device, folder = choose_device(settings.device), Path(settings.model)
@@ -72,11 +70,10 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy for inference, with its score or span head if it has one.
 
-    Args:
-        settings: As for `load_policy`; `lora` and `value_head` are ignored.
+    The settings `lora` and `value_head` are ignored.
 
     Raises:
-        UserError: The model or its tokenizer is missing, or the device does not exist.
+        UserError: the model or its tokenizer is missing, or the device does not exist.
     """
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
@@ -105,10 +102,7 @@ def add_head(policy: Policy, name: Literal["score_head", "span_head", "label_hea
 def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
     """Load a trainable model, and the float32 values of merged weights that were rounded.
 
-    Args:
-        part: The policy's attribute for the model, which prefixes the names of the weights.
-        name: A folder or hub name.
-        settings: The adapters and the type of the weights.
+    `part` is the policy's attribute for the model, which prefixes the names of the weights.
     """
     if not is_adapter(name):
         model = load_model(name, settings.dtype)
@@ -156,13 +150,10 @@ def _adapter_config(folder: Path) -> dict[str, Any]:
 def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     """Load the model of a folder or hub name; pickled weights are refused, as they can run code.
 
-    Args:
-        name: A folder or hub name, of a model or an adapter.
-        dtype: The type of the weights, or `auto`.
-        lora: Trains the adapter with this dropout; None: the adapter is frozen.
+    With `lora` an adapter is trained, with its dropout; without, an adapter is frozen.
 
     Raises:
-        UserError: The model is missing or damaged, or its adapter does not fit its base.
+        UserError: the model is missing or damaged, or its adapter does not fit its base.
     """
     name = local_model(name)
     folder = Path(name)
@@ -251,7 +242,7 @@ def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
     `model.unload()` removes the adapter.
 
     Raises:
-        UserError: The adapter changes weights that two layers share.
+        UserError: the adapter changes weights that two layers share.
     """
     inner = model.get_base_model()
     shared = inner.config.get_text_config().tie_word_embeddings
@@ -268,15 +259,12 @@ def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
 
 
 def add_lora(model: Any, settings: LoraSettings, base: str) -> Any:
-    """Wrap a model in trainable low-rank adapters; the base weights are frozen.
+    """Wrap a model, in place, in trainable low-rank adapters; the base weights are frozen.
 
-    Args:
-        model: The loaded model, which is changed in place.
-        settings: Settings of the adapters.
-        base: The name of the base model in the adapter's configuration.
+    `base` is the name of the base model in the adapter's configuration.
 
     Raises:
-        UserError: A target module is not in the model.
+        UserError: a target module is not in the model.
     """
     config = LoraConfig(
         r=settings.r,
@@ -305,7 +293,7 @@ def choose_device(name: str) -> torch.device:
     """Return a device; `auto` is this process's CUDA device if available, else the CPU.
 
     Raises:
-        UserError: The device does not exist.
+        UserError: the device does not exist.
     """
     if name == "auto":
         local = int(os.environ.get("LOCAL_RANK", "0"))

@@ -19,14 +19,12 @@ class LocalChat:
     """A model in this process as a chat endpoint (see `chat.Chat`).
 
     Args:
-        policy: The model.
-        settings: Settings of its sampling.
-        name: Its name in records and messages.
-        vocabulary: Its tokens as bytes, to ground answers in the judged text (`policy.grounded`).
-        make_progress: Takes the number of answers and returns a `progress` for `generate`.
+        name: the model's name in records and messages.
+        vocabulary: its tokens as bytes, to ground answers in the judged text (`policy.grounded`).
+        make_progress: takes the number of answers and returns a `progress` for `generate`.
 
     Attributes:
-        usage: The token counts of all answers.
+        usage: the token counts of all answers.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def active_adapter(model: Any, name: str) -> Iterator[None]:
 
 
 class Reference:
-    """The frozen policy from before training, to which the KL penalty measures the distance.
+    """The frozen policy from before training; the KL penalty is the distance to it.
 
     Without adapters it is a copy of the model. With adapters it is the same model with a frozen
     copy of the starting adapter (`adapter`), or with adapters disabled.
@@ -149,17 +149,16 @@ class Policy(nn.Module):
     """A causal language model with a value head.
 
     Args:
-        model: A model of transformers, or of peft if it has an adapter.
-        tokenizer: The model's tokenizer.
-        value_head: Reads the trunk (`shared`), the trunk without gradients (`detached`) or its own
+        model: a model of transformers, or of peft if it has an adapter.
+        value_head: reads the trunk (`shared`), the trunk without gradients (`detached`) or its own
             trunk (`separate`).
-        value_trunk: A saved separate trunk; None: a copy of `model`.
+        value_trunk: a saved separate trunk; None: a copy of `model`.
         continued: True if the model's adapter was trained before, so that the reference is a frozen
             copy of it.
 
     Attributes:
-        adapter: The adapter's name if this is a view of another policy's model (`policy.adapters`).
-        exact: The float32 values of rounded half-precision weights by name, until optimizers take
+        adapter: the adapter's name if this is a view of another policy's model (`policy.adapters`).
+        exact: the float32 values of rounded half-precision weights by name, until optimizers take
             them over.
     """
 
@@ -234,13 +233,10 @@ class Policy(nn.Module):
         batch are never in memory. A stop signal is obeyed before the pass.
 
         Args:
-            batch: Prompts and responses.
-            temperature: The sampling temperature.
-            kl: The KL divergence to compute, which makes the reference read the batch too.
-            fixed: Pass gradients to the value function's own parameters only.
-            valued: Compute values.
-            layers: Return the states of all tokens in all layers.
-            entropy: Compute entropies.
+            kl: the KL divergence to compute, which makes the reference read the batch too.
+            fixed: pass gradients to the value function's own parameters only.
+            valued: compute values.
+            layers: return the states of all tokens in all layers.
         """
         stop_here()
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):

@@ -34,10 +34,9 @@ def make_tokenizer(
     """Train a byte-level BPE, which encodes any Unicode text.
 
     Args:
-        texts: The training data.
-        vocabulary: The largest number of tokens.
-        longest: The largest number of characters in a token.
-        phrases: Allow tokens of several words, which halves the number of tokens. This suits texts
+        vocabulary: the largest number of tokens.
+        longest: the largest number of characters in a token.
+        phrases: allow tokens of several words, which halves the number of tokens. This suits texts
             whose quotes start at token boundaries, such as lines of a program.
     """
     core = Tokenizer(models.BPE())
@@ -74,18 +73,12 @@ def make_tiny_model(
     shape: TinyShape | None = None,
     seed: int = 0,
 ) -> None:
-    """Write an untrained model and its tokenizer to `folder` in Hugging Face form.
+    """Write an untrained model, and a tokenizer trained on `texts`, in Hugging Face form.
 
-    Args:
-        folder: The new folder.
-        texts: The training data of the tokenizer.
-        vocabulary: The largest number of tokens.
-        context: The longest sequence of the model, in tokens.
-        shape: The size of the model.
-        seed: The seed of its weights.
+    `context` is the longest sequence of the model, in tokens.
 
     Raises:
-        UserError: The hidden size is not a multiple of twice the number of heads.
+        UserError: the hidden size is not a multiple of twice the number of heads.
     """
     shape = shape or TinyShape()
     if shape.hidden % (2 * shape.heads):

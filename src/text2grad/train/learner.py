@@ -40,12 +40,6 @@ class Learner:
     """A policy in training with its critic and the settings of a step.
 
     Attributes:
-        policy: changed in place.
-        critic: judges the responses.
-        settings: of PPO.
-        credit: of the step from critiques to token rewards.
-        generation: of sampling.
-        optimizers: of the policy and of the value function.
         environment: answers the policy, if the task has several turns.
         begin_phase: called with the name of a phase when it starts.
         prepare_update: called before the policy is changed.

@@ -49,9 +49,7 @@ class LoggedAnswer:
 
     Attributes:
         id: names the answer in messages.
-        prompt: the conversation before it.
         response: the answer; in a `Transcript`, the policy's turns are trained on.
-        critique: its critique.
         ids: the sampled ids if known, for several turns one list per turn. They are used if this
             tokenizer decodes them to the response.
     """

@@ -53,12 +53,10 @@ def accumulate(
     """Add the gradient of a batch to the policy's; return its loss terms, summed over the passes.
 
     Args:
-        policy: whose gradients are accumulated.
         rows: a tensor or a list, sorted by length, so that the rows of a pass need little padding.
         terms: returns, for some rows, their share of the loss and of each logged term. The
             denominators are those of the whole batch, so the size of a pass does not change the
             result.
-        size: of a pass.
     """
 
     def run_passes(rows_per_pass: int) -> dict[str, float]:

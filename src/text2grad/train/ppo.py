@@ -40,6 +40,8 @@ CHECKPOINT_EVERY, SAMPLES_EVERY = 20, 5
 """Steps between checkpoints, unless the run sets them, and between written token strips."""
 STRIPS = 8
 """Token strips written at a time."""
+PRINTED = ("score", "kl", "wrong_sign_rate")
+"""Metrics in the progress line."""
 
 
 def ppo_step(
@@ -48,7 +50,6 @@ def ppo_step(
     """Take one step on a batch of prompts and return its metrics.
 
     Args:
-        learner: the policy, changed in place, its critic and the settings.
         examples: the prompts.
         prompts: their token ids.
         step: number of the step, from 0.
@@ -89,16 +90,8 @@ def train_ppo(
     An unfinished run in the folder is resumed; on one CPU the result equals that of an
     uninterrupted run bit for bit.
 
-    Args:
-        policy: the model to train.
-        examples: the prompts.
-        critic: judges the responses.
-        settings: of PPO.
-        credit: of the step from critiques to token rewards.
-        generation: of sampling.
-        options: folder, seed and checkpoints of the run.
-        environment: makes the environment that answers the policy. A response is then an episode
-            (`policy.episode`); the environment's text is in no loss and no mean.
+    With `environment`, which makes an environment that answers the policy, a response is an episode
+    (`policy.episode`). The environment's text is in no loss and no mean.
 
     Raises:
         UserError: there are no examples, a prompt does not fit, too many critiques failed, the loss
@@ -119,13 +112,12 @@ def train_ppo(
     training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
     learner = Learner(policy, critic, settings, credit, generation, optimizers, environment)
     probes = Probes(learner, examples, prompts, options.seed)
-    memory = (
-        f"ppo.micro_batch_size ({settings.micro_batch_size}) or generation.batch_size ({generation.batch_size})"
+    cures = Cures(
+        memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size})"
+        f" or generation.batch_size ({generation.batch_size})",
+        numbers=f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})",
     )
-    numbers = f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})"
-    cures = Cures(memory=f"lower {memory}", numbers=numbers)
-    printed = ("score", "kl", "wrong_sign_rate")
-    with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, printed) as run:
+    with Run(options, settings.steps, training, identity, cures, CHECKPOINT_EVERY, PRINTED) as run:
         learner.begin_phase, learner.prepare_update = run.begin_phase, run.prepare_update
         for step, rows in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient

@@ -31,11 +31,7 @@ class Responses:
     """A batch of B responses with their critiques and credit.
 
     Attributes:
-        examples: the prompts.
-        samples: the sampled ids.
         aligned: the policy's own tokens of each response, aligned with its text.
-        judgements: the critiques, or failures.
-        credits: the reward of each token.
         labels: +1, -1 or 0 for each token, by its spans; empty where the critique failed.
         critic_tokens: number of tokens that the critic read and wrote.
         texts: the text shown to the critic, a `Transcript` if there are other messages.

@@ -77,13 +77,8 @@ def train_supervised(
     uninterrupted run bit for bit.
 
     Args:
-        policy: the model to train.
-        pairs: conversations and the answers to learn.
-        settings: of the training.
-        options: folder, seed and checkpoints of the run.
         section: the section of the configuration that has `settings`, for messages.
         stopping: ends the run early once the loss is low enough.
-        heads: the heads to train with the policy.
 
     Returns:
         The metrics of the last step.
@@ -176,8 +171,10 @@ def train_batches(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
     size = PassSize(settings.micro_batch_size, f"{section}.micro_batch_size")
-    memory, numbers = f"{section}.micro_batch_size ({settings.micro_batch_size})", f"{section}.lr ({settings.lr:g})"
-    cures = Cures(f"lower {memory}", f"lower {numbers}")
+    cures = Cures(
+        memory=f"lower {section}.micro_batch_size ({settings.micro_batch_size})",
+        numbers=f"lower {section}.lr ({settings.lr:g})",
+    )
     identity = {**objective.identity, **flatten(training=options.course)}
     metrics: dict[str, float] = {}
     with Run(options, len(batches), training, identity, cures, CHECKPOINT_EVERY) as run:
@@ -203,11 +200,6 @@ def train_batches(
     return metrics
 
 
-def optimizer_name(settings: SupervisedSettings) -> str:
-    """Return the optimizer that the settings name; only next-token training can name one."""
-    return settings.optimizer if isinstance(settings, NextTokenSettings) else ADAMW
-
-
 def make_optimizer(
     policy: Policy, settings: SupervisedSettings, weight_decay: float = 0.0
 ) -> torch.optim.Optimizer:
@@ -224,8 +216,8 @@ def make_optimizer(
 
 def plain_optimizer(policy: Policy, settings: SupervisedSettings, weight_decay: float) -> torch.optim.Optimizer:
     """Make the optimizer of the settings without master weights."""
-    if (name := optimizer_name(settings)) != ADAMW:
-        make = load_named("optimizer", name, kinds=(FunctionType,))
+    if isinstance(settings, NextTokenSettings) and settings.optimizer != ADAMW:
+        make = load_named("optimizer", settings.optimizer, kinds=(FunctionType,))
         optimizer: torch.optim.Optimizer = call_user_code(
             "return a torch optimizer", make, policy.model, settings.lr, weight_decay
         )

@@ -88,7 +88,7 @@ class QuotableText:
 
 
 def drop_unresolved(z: str, response: str) -> str:
-    """Return `z` without the quotes that do not resolve; z must match the grammar."""
+    """Return `z`, which must match the grammar, without quotes that have no unique place."""
     critique = parse(z, response)
     data = json.loads(z)
     spans = [span for name, label in _LISTS for span in _resolve_items(data.get(name, ()), response, label)]
@@ -117,5 +117,5 @@ def _resolve_items(items: Sequence[str | dict[str, Any]], response: str, label: 
 
 
 def _substring_terminal(chunks: Sequence[str]) -> str:
-    """The terminal that matches any run of these texts, escape as in z."""
+    """Return a terminal that matches any run of these texts, escaped as in z."""
     return f'%regex {{"substring_chunks": {json.dumps([escape(chunk) for chunk in chunks], ensure_ascii=False)}}}'

@@ -91,7 +91,7 @@ def refuse_unfit(user_fields: Mapping[str, Any], settings: PPOSettings, generati
     """Refuse settings that this engine does not support, and forbidden fields.
 
     Raises:
-        UserError: Names the first of them; or TRL is missing or of another version.
+        UserError: names the first of them; or TRL is missing or of another version.
     """
     refuse_fields(user_fields)
     if settings.valued:
@@ -106,7 +106,7 @@ def refuse_fields(user_fields: Mapping[str, Any], set_by: Mapping[str, str] = SE
     """Refuse fields of `engine.trl` that are unknown, set elsewhere, or part of the objective.
 
     Raises:
-        UsageError: Names the first of them.
+        UsageError: names the first of them.
         UserError: TRL is missing or of another version, or the launcher started one process of
             several.
     """
@@ -133,7 +133,7 @@ def plan_passes(settings: PPOSettings, processes: int) -> PassShape:
     """Divide a step into equal passes of at most `ppo.micro_batch_size` rows in each process.
 
     Raises:
-        UserError: The rollouts cannot be divided evenly.
+        UserError: the rollouts cannot be divided evenly.
     """
     unit = processes * settings.mini_batches
     share, remainder = divmod(settings.rollouts, unit)
@@ -218,7 +218,7 @@ def make_config(config: Any, user_fields: Mapping[str, Any], ours: Mapping[str, 
     """Return an instance of TRL's class with these fields.
 
     Raises:
-        UsageError: The class refuses a value.
+        UsageError: the class refuses a value.
     """
     defaults: dict[str, Any] = {
         "bf16": False,  # True in TRL

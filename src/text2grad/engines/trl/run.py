@@ -34,7 +34,7 @@ from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.signals import StopRequest, exit_for_signal
-from text2grad.train.ppo import CHECKPOINT_EVERY, SAMPLES_EVERY, STRIPS, data_identity, prompt_order
+from text2grad.train.ppo import CHECKPOINT_EVERY, PRINTED, SAMPLES_EVERY, STRIPS, data_identity, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.report import compute_metrics, is_due, token_strips
 from text2grad.train.update import next_coefficient
@@ -57,19 +57,10 @@ def train_trl(
     All processes call this with the same arguments and share each step; the first one writes. An
     unfinished run in the folder is resumed from its last checkpoint.
 
-    Args:
-        policy: The policy to train.
-        examples: The prompts.
-        critic: Judges the responses.
-        settings: Settings of PPO.
-        credit: Settings of the credit assignment.
-        generation: Settings of the sampling.
-        options: The folder and how to resume.
-        environment: Makes the environments of episodes; None: one answer per prompt.
-        fields: Fields of TRL's `GRPOConfig`.
+    `fields` are fields of TRL's `GRPOConfig`.
 
     Raises:
-        UserError: There are no examples, a prompt does not fit, too many critiques failed, numbers
+        UserError: there are no examples, a prompt does not fit, too many critiques failed, numbers
             are not finite, the policy diverged, or the settings of an unfinished run changed.
     """
     if not examples:
@@ -103,7 +94,7 @@ def refuse_differing_processes(identity: Mapping[str, str]) -> None:
     """Refuse processes with different settings or inputs.
 
     Raises:
-        UserError: Names the process and the differences.
+        UserError: names the process and the differences.
     """
     first, *others = gather_object([dict(identity)])
     for process, other in enumerate(others, start=1):
@@ -118,7 +109,7 @@ def refuse_sharded(trainer: RecipeTrainer) -> None:
     """Refuse features that need the full weights in one process, if the weights are sharded.
 
     Raises:
-        UserError: The run has episodes (also with vLLM), or uses intermediate policies.
+        UserError: the run has episodes (also with vLLM), or uses intermediate policies.
     """
     settings = trainer.recipe.settings
     if trainer.recipe.environment is not None and (trainer.split or trainer.use_vllm):
@@ -133,7 +124,7 @@ def refuse_rounded_steps(policy: Policy, args: Any) -> None:
     """Refuse to update half-precision weights directly, because small updates are rounded away.
 
     Raises:
-        UserError: The weights are half-precision, or continuous batching would cast them, and
+        UserError: the weights are half-precision, or continuous batching would cast them, and
             DeepSpeed keeps no float32 copies.
     """
     is_half = any(weight.dtype in (torch.bfloat16, torch.float16) for weight in policy.policy_parameters())
@@ -151,7 +142,7 @@ def lock_in_first_process(folder: Path) -> Iterator[None]:
     """Lock the folder in the first process; all processes must enter.
 
     Raises:
-        UserError: Another run trains there.
+        UserError: another run trains there.
     """
     if not PartialState().is_main_process:
         fail_together(lambda: None)
@@ -169,7 +160,7 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     """Return the newest complete checkpoint of this run; with `restart` remove all and return None.
 
     Raises:
-        UserError: The settings or inputs of the run changed.
+        UserError: the settings or inputs of the run changed.
     """
     folder = options.folder / CHECKPOINTS
     if options.resume == "restart":
@@ -193,15 +184,10 @@ class EngineRun(TrainerCallback):
     part of a checkpoint.
 
     Args:
-        trainer: TRL's trainer.
-        policy: The policy in training.
-        options: The folder and how to resume.
-        identity: Settings and inputs that must be equal to resume.
-        stop: The pending signal, if any.
-        total: The number of steps.
-        every: The default number of steps between checkpoints.
-        show: The metrics in the progress line.
-        cures: Advice for exhausted memory and non-finite numbers.
+        identity: settings and inputs that must be equal to resume.
+        total: the number of steps.
+        every: the default number of steps between checkpoints.
+        show: the metrics in the progress line.
     """
 
     def __init__(
@@ -229,7 +215,7 @@ class EngineRun(TrainerCallback):
         """Train from the newest checkpoint, if any, and write the policy; all processes must call.
 
         Raises:
-            UserError: Memory is exhausted, numbers are not finite, or the settings of an unfinished
+            UserError: memory is exhausted, numbers are not finite, or the settings of an unfinished
                 run changed.
         """
         self.stop.hold()  # obey signals only after a step, so that all processes stop together
@@ -326,7 +312,7 @@ class PPORun(EngineRun):
             stop,
             total=settings.steps,
             every=CHECKPOINT_EVERY,
-            show=("score", "kl", "wrong_sign_rate"),
+            show=PRINTED,
             cures=cures,
         )
 
@@ -344,7 +330,7 @@ class PPORun(EngineRun):
         assert step is not None
         if state.global_step % trainer.updates:
             return
-        terms = trainer.means_of_step()
+        terms = trainer.average_terms()
         metrics = compute_metrics(step.responses, step.rollout, step.coefficient) | terms | step.watch.seconds
         fail_together(lambda: self._write(step.number, metrics))
         trainer.coefficient = next_coefficient(step.coefficient, metrics["kl"], self.settings)

@@ -59,18 +59,14 @@ def train_sft_trl(
     All processes call this with the same arguments and share each step; the first one writes.
 
     Args:
-        policy: The policy to train.
-        pairs: The training data.
-        settings: Settings of SFT.
-        options: The folder and how to resume.
-        stopping: Ends the run early; None: never.
-        fields: Fields of TRL's `GRPOConfig`; those that `SFTConfig` lacks are ignored.
+        stopping: ends the run early; None: never.
+        fields: fields of TRL's `GRPOConfig`; those that `SFTConfig` lacks are ignored.
 
     Returns:
         The last metrics.
 
     Raises:
-        UserError: As `train_supervised`; or updates of the weights would be rounded away.
+        UserError: as `train_supervised`; or updates of the weights would be rounded away.
     """
     refuse_empty(pairs, options)
     processes = join_processes(policy.device).num_processes
@@ -132,8 +128,8 @@ class SFT(GatheredWeights, SFTTrainer):  # type: ignore[misc]
     """TRL's trainer with the steps of `train_batches`; `policy` is trained in place.
 
     Attributes:
-        shares: The shares of the loss of the current step, one per pass.
-        terms: The metrics of the last step.
+        shares: the shares of the loss of the current step, one per pass.
+        terms: the metrics of the last step.
     """
 
     optimizer: Any
@@ -184,7 +180,7 @@ class SFT(GatheredWeights, SFTTrainer):  # type: ignore[misc]
         """Check loss and gradient before an optimizer step.
 
         Raises:
-            FloatingPointError: Loss or gradient diverged. DeepSpeed has already made the step.
+            FloatingPointError: loss or gradient diverged. DeepSpeed has already made the step.
         """
         norm = norm_as_float(super()._get_grad_norm(model, grad_norm=grad_norm))
         loss, self.shares = float(torch.stack(self.shares).sum()), []

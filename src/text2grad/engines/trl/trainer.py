@@ -77,15 +77,11 @@ class Step:
     """One step: the batch of all processes and the sums of its updates so far.
 
     Attributes:
-        number: The step, from 0.
-        coefficient: The KL coefficient beta.
-        responses: The judged responses of all processes.
-        rollout: Their rewards and advantages.
-        watch: The seconds of the step's phases.
-        terms: The sums of the loss terms over the updates.
-        tokens: The number of learned tokens in each mini-batch of this epoch.
-        passes: The rows of each of this process's passes in this epoch.
-        updates: The number of updates that changed the policy.
+        coefficient: the KL coefficient beta.
+        terms: the sums of the loss terms over the updates.
+        tokens: the number of learned tokens in each mini-batch of this epoch.
+        passes: the rows of each of this process's passes in this epoch.
+        updates: the number of updates that changed the policy.
     """
 
     number: int
@@ -121,7 +117,7 @@ def fail_together(work: Callable[[], T]) -> T:
     """Do work in all processes; if it fails in one process, raise an error in all.
 
     Raises:
-        UserError, FloatingPointError: Another process failed; names it and its error.
+        UserError, FloatingPointError: another process failed; names it and its error.
     """
     result, failure = None, None
     try:
@@ -170,8 +166,8 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer with the steps of `train.ppo`; `recipe.policy` is trained in place.
 
     Attributes:
-        coefficient: The KL coefficient beta of the next step.
-        step: The current step.
+        coefficient: the KL coefficient beta of the next step.
+        step: the current step.
     """
 
     def __init__(self, recipe: Recipe, args: Any, order: Iterator[list[int]], coefficient: float) -> None:
@@ -237,7 +233,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
         recipe, watch = self.recipe, Stopwatch()
         examples = [recipe.examples[row] for row in rows]
         draw = partial(self._sample, examples, [list(recipe.prompts[row]) for row in rows])
-        # An environment may fail in one process alone.
+        # An environment may fail in one process only.
         samples, sampled = draw() if recipe.environment is None else fail_together(draw)
         prompts = [sample.prompt or recipe.prompts[row] for sample, row in zip(samples, rows, strict=True)]
         watch.lap("generate")
@@ -306,7 +302,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
         logp = torch.where(batch.mask, logp.float(), 0)
         return logp, torch.where(batch.mask, entropies.float(), 0) if entropy else logp.detach()
 
-    # Its updates --------------------------------------------------------------------------------
+    # Updates ------------------------------------------------------------------------------------
 
     def _shuffle(self, step: Step, epoch: int) -> None:
         """Draw the mini-batches of an epoch and this process's passes, short responses first."""
@@ -352,7 +348,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
         DeepSpeed has already made the step.
 
         Raises:
-            FloatingPointError: The gradient is not finite.
+            FloatingPointError: the gradient is not finite.
         """
         norm = norm_as_float(super()._get_grad_norm(model, grad_norm=grad_norm))
         assert self.step is not None
@@ -365,7 +361,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
             model.zero_grad(set_to_none=True)
         return norm
 
-    def means_of_step(self) -> dict[str, float]:
+    def average_terms(self) -> dict[str, float]:
         """Return the mean terms of a step's updates, and gather its ratios; all processes call."""
         step = self.step
         assert step is not None

@@ -65,7 +65,7 @@ def local_model(model: str) -> str:
     The origin of the weights is printed on stderr once.
 
     Raises:
-        UserError: The file does not exist, or cannot be fetched, read or converted.
+        UserError: the file does not exist, or cannot be fetched, read or converted.
     """
     if not is_gguf(model):
         return model
@@ -109,7 +109,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
     """Let one process at a time write a folder of the cache.
 
     Raises:
-        UserError: The cache cannot be written.
+        UserError: the cache cannot be written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _read_header(file: Path) -> dict[str, Any]:
     """Return the `FIELDS` of a GGUF file and its `quantisation` by name.
 
     Raises:
-        UserError: The file is not GGUF, is damaged, or is one of several parts.
+        UserError: the file is not GGUF, is damaged, or is one of several parts.
     """
     gguf = _import_gguf()
     with file.open("rb") as handle:
@@ -202,7 +202,7 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
     """Write weights, configuration and tokenizer as `save_pretrained` does.
 
     Raises:
-        UserError: The architecture, the quantisation or the tokenizer is not supported.
+        UserError: the architecture, the quantisation or the tokenizer is not supported.
     """
     # A separate folder, because transformers would read a tokenizer_config.json next to the file.
     with TemporaryDirectory() as source:

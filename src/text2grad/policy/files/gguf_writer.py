@@ -64,7 +64,7 @@ def write_gguf(model: Any, tokenizer: Any, folder: Path, file: Path) -> None:
     """Write a model and the tokenizer saved in `folder` to one GGUF file, in the weights' type.
 
     Raises:
-        MissingPackageError: The package gguf is not installed.
+        MissingPackageError: the package gguf is not installed.
     """
     with optional_packages():
         import gguf

@@ -40,7 +40,7 @@ def refuse_damaged(folder: Path) -> None:
     """Refuse a model whose files differ from its manifest, if it has one.
 
     Raises:
-        UserError: A file is damaged, missing or was changed.
+        UserError: a file is damaged, missing or was changed.
     """
     if (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
         cure = f"copy or train it again; if the change is intended, remove {folder / MANIFEST}"

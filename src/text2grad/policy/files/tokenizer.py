@@ -27,7 +27,7 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     """Load the tokenizer of a model folder or hub name, with a chat template and a padding token.
 
     Raises:
-        UserError: The tokenizer or the chat template is missing or unreadable.
+        UserError: the tokenizer or the chat template is missing or unreadable.
     """
     model = local_model(model)
     refuse_missing_folder(model)
@@ -116,7 +116,7 @@ def refuse_unreachable(model: str) -> None:
     Behind a proxy the network is not checked.
 
     Raises:
-        UserError: The hub's address cannot be resolved.
+        UserError: the hub's address cannot be resolved.
     """
     try:
         cached = Path(model).is_dir() or try_to_load_from_cache(model, "config.json")

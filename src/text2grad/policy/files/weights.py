@@ -30,8 +30,8 @@ def read_config(name: str) -> Any:
     """Return the configuration of a model.
 
     Raises:
-        UserError: The configuration is invalid.
-        OSError, ValueError: From `from_pretrained`.
+        UserError: the configuration is invalid.
+        OSError, ValueError: from `from_pretrained`.
     """
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -45,9 +45,9 @@ def load_complete(name: str, dtype: str) -> Any:
     """Load the model of a folder or hub name, with all weights from its files.
 
     Raises:
-        UserError: The configuration is invalid, the model is quantised or takes no cache, or a
+        UserError: the configuration is invalid, the model is quantised or takes no cache, or a
             weight is missing, misshapen, not finite or of an unknown layer.
-        OSError, ValueError, SafetensorError: From `from_pretrained`.
+        OSError, ValueError, SafetensorError: from `from_pretrained`.
     """
     _refuse_quantised(name, read_config(name))
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -106,7 +106,7 @@ def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
     """Refuse weights that are not finite.
 
     Raises:
-        UserError: Names the model and the weights.
+        UserError: names the model and the weights.
     """
     weights = ((key, w.detach()) for key, w in named if w.numel() and w.is_floating_point() and not w.is_meta)
     wrong = [key for key, weight in weights if not all(edge.isfinite() for edge in torch.aminmax(weight))]
@@ -122,7 +122,7 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
     adds such a token to the tokenizers of GGUF files.)
 
     Raises:
-        UserError: Names tokens without an embedding.
+        UserError: names tokens without an embedding.
     """
     size = model.get_input_embeddings().weight.shape[0]
     special = set(tokenizer.all_special_ids) | {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
@@ -144,7 +144,7 @@ def load_head(head: nn.Module, file: Path) -> None:
     """Load a head's weights from its file.
 
     Raises:
-        UserError: The file is damaged, of another shape or not finite.
+        UserError: the file is damaged, of another shape or not finite.
     """
     try:
         weights = load_file(str(file))

@@ -82,7 +82,7 @@ def refuse_uncached(model: Any) -> None:
     It would silently continue from the last token alone, or read the padding of a batch.
 
     Raises:
-        UserError: The model's forward takes no cache of keys and values.
+        UserError: the model's forward takes no cache of keys and values.
     """
     attends = any(isinstance(layer, DynamicLayer) for layer in make_cache(model).layers)
     if not attends or cache_keyword(model) not in _parameters(model):

@@ -34,7 +34,7 @@ class Packed(NamedTuple):
     """G rows of L tokens with a prompt and its answers each.
 
     Attributes:
-        inputs: The inputs of a trunk, with a mask (G, 1, L, L) that is added to attention scores.
+        inputs: the inputs of a trunk, with a mask (G, 1, L, L) that is added to attention scores.
         state_indices: (B, T+1), the indices in the flattened rows of the states before and after
             each response token.
     """
@@ -139,9 +139,7 @@ def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool
     If the model ignores the mask or the positions, the error is as large as with wrong ones. Models
     with attention windows never share, because they need other masks.
 
-    Args:
-        model: The model.
-        states_of: Returns the last hidden states (B, L, H) for the inputs of its trunk.
+    `states_of` returns the last hidden states (B, L, H) for the inputs of the model's trunk.
     """
     config = model.config.get_text_config()
     layers = make_cache(model).layers

@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
     Attributes:
         hidden: (B, T+1, H), the states before and after each response token.
-        view: The head and its input states.
+        view: the head and its input states.
         layers: (B, P+T, H) each, the embeddings and the output of each layer, on request.
     """
 

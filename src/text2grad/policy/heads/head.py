@@ -29,7 +29,7 @@ little in 100 steps, and 1 overfits.
 UNLABELLED = -100
 """The label of a token that is excluded from the loss."""
 DEPTH = 0.75
-"""The layer that `label_loss` reads, as a share of all layers."""
+"""The layer that the label head reads, as a share of all layers."""
 CLASSES = (3.0, 1.0, 1.0)
 """Weights of poor, neither and good tokens in `label_loss`; poor tokens are rare."""
 
@@ -71,7 +71,6 @@ def verdict_loss(head: Head, states: Tensor, verdicts: Tensor) -> Tensor:
     """Return the summed cross-entropy with targets (1 + verdict) / 2, in nats.
 
     Args:
-        head: The score head.
         states: (B, H).
         verdicts: (B,), in [-1, 1], or NaN for an answer without one.
     """
@@ -84,14 +83,18 @@ def label_loss(head: Head, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
     """Return the sum over the labelled tokens of -log p(label), weighted by `CLASSES`.
 
     Args:
-        head: The label head.
         layers: (B, L, H) each, the embeddings and the output of each layer.
         labels: (B, L), +1, -1, 0 or `UNLABELLED`.
     """
     labelled = labels != UNLABELLED
-    logits = head(layers[int(DEPTH * (len(layers) - 1))][labelled])  # (N, 3)
+    logits = head(select_layer(layers)[labelled])  # (N, 3)
     classes = logits.new_tensor(CLASSES)
     return nn.functional.cross_entropy(logits, labels[labelled] + 1, classes, reduction="sum")
+
+
+def select_layer(layers: Sequence[Tensor]) -> Tensor:
+    """Return the layer whose states the label head reads."""
+    return layers[int(DEPTH * (len(layers) - 1))]
 
 
 def unweighted(logits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
 from text2grad.policy.encode import count_excess, encode_prompt
-from text2grad.policy.heads.head import DEPTH, likeliest_labels, unweighted
+from text2grad.policy.heads.head import likeliest_labels, select_layer, unweighted
 from text2grad.policy.model import Policy
 
 MIN_WEIGHT = 0.001
@@ -49,16 +49,9 @@ def find_turns(message: str, response: str) -> list[tuple[int, Place]]:
 
 
 def find_text(aligned: Aligned, message: str, start: int, text: str) -> int | None:
-    """Return the position of a text in a tokenised prompt.
+    """Return the position of `text` in a tokenised prompt; None if the tokenizer changes it.
 
-    Args:
-        aligned: The tokens of the prompt and their characters.
-        message: The last message of the prompt.
-        start: The position of `text` in the message.
-        text: The text to find.
-
-    Returns:
-        The position, or None if the tokenizer changes the text.
+    `message` is the last message of the prompt, and `start` the position of the text in it.
     """
     offset = aligned.text.rfind(message.strip())  # chat templates strip turns
     begin = offset + start - (len(message) - len(message.lstrip()))
@@ -75,10 +68,9 @@ class Question(NamedTuple):
     """A judge's prompt as ids, and its N tokens that belong to the response and are not blank.
 
     Attributes:
-        ids: The ids of the prompt.
-        tokens: The indices of the N tokens in the prompt.
-        places: Their characters in the response.
-        turns: The turns they belong to.
+        tokens: the indices of the N tokens in the prompt.
+        places: their characters in the response.
+        turns: the turns they belong to.
     """
 
     ids: tuple[int, ...]
@@ -153,8 +145,8 @@ class Tagger:
         batch = policy.pack([question.ids for question in questions], [[]] * len(questions))
         readings: list[Reading | Failure] = []
         with policy.evaluating():
-            layers = policy.reader(policy.model, batch, all_layers=True).layers
-            layer = layers[int(DEPTH * (len(layers) - 1))]  # (B, P, H), padded on the left
+            # (B, P, H), padded on the left
+            layer = select_layer(policy.reader(policy.model, batch, all_layers=True).layers)
             for row, question in enumerate(questions):
                 columns = torch.tensor(question.tokens, device=layer.device) + layer.shape[1] - len(question.ids)
                 logits = unweighted(head(layer[row, columns.long()])).cpu()

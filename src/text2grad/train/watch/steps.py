@@ -34,9 +34,9 @@ def combine_hooks(*hooks: OnStep | None) -> OnStep | None:
 
 
 def save_every(every: int | None, policy: Policy, folder: Path) -> OnStep | None:
-    """Return a hook that writes the policy to `folder/NAME-step-K` every so many steps.
+    """Return a hook that writes the policy to `folder/NAME-step-K` every `every` steps.
 
-    `every` is `ppo.keep_every`; NAME is the name of the folder.
+    NAME is the name of the folder.
     """
     if every is None:
         return None
