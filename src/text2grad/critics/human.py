@@ -16,10 +16,8 @@ SAME_SPAN = 0.5
 class HumanCritic:
     """Returns the human reviews of a response; `unsupported` without one.
 
-    Several opinions are merged (`merge_opinions`).
-
-    Args:
-        records: the reviews, looked up by example id and response text.
+    Reviews are found by example id and response text. Several opinions are merged
+    (`merge_opinions`).
     """
 
     source = Source(kind="human")

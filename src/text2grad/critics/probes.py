@@ -36,11 +36,8 @@ MIN_RISE, MIN_FALL, MAX_PRAISED = 0.1, 0.1, 0.5
 class Probe:
     """The mean reward of a step, and both measures; None if not measured.
 
-    Attributes:
-        step: the training step.
-        reward: mean reward of the policy's answers.
-        corrupted_praised: share of the corrupted answers that the critic praises.
-        likeness: mean ROUGE-L to the reference answers.
+    `corrupted_praised` is the share of the corrupted answers that the critic praises, `likeness`
+    the mean ROUGE-L to the reference answers.
     """
 
     step: int

@@ -32,14 +32,10 @@ MAX_QUOTED = 6
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text.
+    """A word of a text: the characters [start, end) and its stem in lower case.
 
-    Attributes:
-        start: its first character.
-        end: the character after its last.
-        stem: its stem in lower case.
-        content: True unless it is a function word.
-        character: True for a single character of a script without spaces.
+    `content` is False for function words; `character` is True for a single character of a script
+    without spaces.
     """
 
     start: int

@@ -67,8 +67,8 @@ def read_answers(file: Path, heldout: HeldoutExamples) -> SystemAnswers:
                 examples.append(_find_example(exchange.extra, heldout()))
         except ValueError as error:
             raise bad_record(file, number, error) from error
-    answered = {example.id for example in examples}
-    missing = None if has_references else len(heldout().keys() - answered)
+    answered_ids = {example.id for example in examples}
+    missing = None if has_references else len(heldout().keys() - answered_ids)
     return SystemAnswers(system_name(file), examples, texts, missing)
 
 

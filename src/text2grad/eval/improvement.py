@@ -21,9 +21,9 @@ from text2grad.unicode_words import units
 MAX_TERM_ONCE, MAX_TERM = 4, 8
 """Longest criticised passage in words, if criticised once, and if criticised more than once."""
 MIN_LENGTH, MAX_LENGTH = 0.4, 2.5
-"""Length relative to people's answers, outside of which an answer cannot be clean."""
+"""Bounds of a clean answer's length, relative to people's answers."""
 MIN_QUESTIONS = 3
-"""Held-out questions without which nothing is decided."""
+"""Held-out questions that a decision needs."""
 TITLES = {
     "corrections": "likeness to people's corrections",
     "clean": "answers without criticised words",
@@ -36,8 +36,8 @@ TITLES = {
 class Expectation:
     """The answer that people want to a question.
 
-    `corrected` and `praised` are answers, or empty. `length` is the usual number of
-    words. `terms` are criticised words that the answer must not repeat.
+    `corrected` and `praised` are answers, or empty. `length` is the usual number of words. `terms`
+    are criticised words that the answer must not repeat.
     """
 
     corrected: str
@@ -60,18 +60,18 @@ def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
     """Return the words that people marked as poor and never wrote or praised themselves."""
     records = list(records)
     poor: Counter[str] = Counter()
-    fine: set[str] = set()
+    accepted: set[str] = set()
     for record in records:
         corrected = str(record.meta.get("corrected") or "")
         praised = record.response if (record.score or 0) > 0 and not any(s.label < 0 for s in record.spans) else ""
         for text in (corrected, praised):
-            fine |= terms_of(text)
+            accepted |= terms_of(text)
         for span in record.spans:
             words = words_in(span.text)
             if span.label < 0 and 0 < len(words) <= MAX_TERM:
                 poor[" ".join(words)] += 1
     repeated = {term for term, count in poor.items() if count > 1 or len(term.split()) <= MAX_TERM_ONCE}
-    return frozenset(repeated - fine)
+    return frozenset(repeated - accepted)
 
 
 def terms_of(text: str) -> set[str]:
@@ -87,14 +87,14 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
     by_question: dict[str, list[Feedback]] = {}
     for record in records:
         by_question.setdefault(question_text(record), []).append(record)
-    usual = fmean([len(words_in(record.response)) for record in records] or [0.0])
+    usual_length = fmean([len(words_in(record.response)) for record in records] or [0.0])
     expected = {}
     for question in heldout:
         group = by_question.get(question, [])
         corrected = next((text for record in group if (text := str(record.meta.get("corrected") or ""))), "")
         praised = max(group, key=lambda record: record.score or 0.0, default=None)
         good = praised.response if praised is not None and (praised.score or 0.0) > 0 else ""
-        length = len(words_in(corrected or good)) or usual
+        length = len(words_in(corrected or good)) or usual_length
         allowed = terms_of(question)
         expected[question] = Expectation(corrected, good, length, frozenset(t for t in terms if t not in allowed))
     return expected
@@ -145,13 +145,9 @@ def compare(
     after: Mapping[str, str],
     ratings: Sequence[Mapping[str, float]] | None = None,
 ) -> Comparison:
-    """Compare answers to the same held-out questions.
+    """Compare the answers of the current and the new policy to the same held-out questions.
 
-    Args:
-        expected: what people want, by question.
-        before: answers of the current policy, by question.
-        after: answers of the new policy, by question.
-        ratings: predicted ratings of both, by question; None measures none.
+    Everything is by question; `ratings` are the predicted ratings of both policies, if any.
     """
     has_terms = any(expectation.terms for expectation in expected.values())
     figures = {
@@ -165,10 +161,9 @@ def compare(
     }
     measured = {question: pair for question, pair in figures.items() if pair[0]}
     gains = [fmean(new.values()) - fmean(old.values()) for old, new in measured.values()]
-    means = [
-        {name: fmean(pair[side][name] for pair in measured.values() if name in pair[side])
-         for name in TITLES if any(name in pair[side] for pair in measured.values())}
-        for side in (0, 1)
-    ]  # fmt: skip
+    means: list[dict[str, float]] = []
+    for side in zip(*measured.values(), strict=True) if measured else ((), ()):
+        values = {name: [answer[name] for answer in side if name in answer] for name in TITLES}
+        means.append({name: fmean(listed) for name, listed in values.items() if listed})
     gain = mean_with_interval(gains) if len(gains) >= MIN_QUESTIONS else None
     return Comparison(means[0], means[1], gain, len(measured))

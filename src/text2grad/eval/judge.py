@@ -98,9 +98,7 @@ def asks_for_ratings(prompt: str) -> bool:
 def check_judge_prompt(prompt: str, parts: Collection[str]) -> None:
     """Check the placeholders and the answer format of a judge's prompt.
 
-    Args:
-        prompt: the text of the prompt.
-        parts: the placeholders of the compared texts, such as `first.good`.
+    `parts` are the placeholders of the compared texts, such as `first.good`.
 
     Raises:
         UsageError: the prompt lacks one of the two texts, has an unknown placeholder, or does not
@@ -208,15 +206,18 @@ def _compare(chat: Chat, prompt: str, pairs: Sequence[Pair | AnswerPair]) -> Com
     both_orders = list(zip(verdicts[:count], verdicts[count:], strict=True))
     new_rulings = iter([_ruling(*orders) for orders in both_orders])
     rulings = [next(new_rulings) if ruling is None else ruling for ruling in decided]
-    judged = len(rulings) - rulings.count(None)
+    ruling_count = len(rulings) - rulings.count(None)
     readable = [
         (ours_first, theirs_first) for ours_first, theirs_first in both_orders if ours_first and theirs_first
     ]
     shares = {
-        **{name: rulings.count(point) / max(1, judged) for name, point in (("win", 1), ("tie", 0), ("loss", -1))},
+        **{
+            name: rulings.count(point) / max(1, ruling_count)
+            for name, point in (("win", 1), ("tie", 0), ("loss", -1))
+        },
         "position_bias": mean([(a == b == "first") - (a == b == "second") for a, b in readable]),
         "inconsistent": mean([float(a != _SWAPPED[b]) for a, b in readable]),
-        "judged": float(judged),
+        "judged": float(ruling_count),
         "judge_failed": float(rulings.count(None)),
     }
     return Comparison(rulings, shares, _mean_ratings(ratings[:count], ratings[count:]))

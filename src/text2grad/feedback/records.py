@@ -70,17 +70,8 @@ JUDGEMENT_KEYS = frozenset(
 class Feedback(Record):
     """One line of a feedback file: an answered prompt with its critique or an error.
 
-    Attributes:
-        id: the id of the example.
-        prompt: the question.
-        response: the answer.
-        critique: the critique in words.
-        spans: its labelled spans.
-        score: its verdict.
-        error: the failure, if there is no critique.
-        source: the origin of the judgement.
-        usage: its cost.
-        meta: the data of the task, and the other fields of the judgement.
+    `id` is the id of the example. `meta` holds the data of the task, and the other fields of the
+    judgement.
     """
 
     id: str
@@ -122,11 +113,7 @@ class Feedback(Record):
     def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
         """Make the record of a judged response; a span across turns becomes one span per turn.
 
-        Args:
-            example: the question; fields of an earlier judgement in its `meta` are dropped.
-            response: the answer.
-            judgement: its critique, or the failure to obtain one.
-            source: the origin of the judgement.
+        Fields of an earlier judgement in the example's `meta` are dropped.
         """
         meta = {name: value for name, value in example.meta.items() if name not in JUDGEMENT_KEYS}
         meta |= judgement.meta

@@ -73,10 +73,7 @@ class Transcript(str):
 
     @classmethod
     def of_messages(cls, messages: Iterable[Message]) -> Transcript:
-        """Build a transcript from a conversation; each message of the assistant is a turn.
-
-        Args:
-            messages: the conversation after the prompt.
+        """Build a transcript from the messages after a prompt; each of the assistant's is a turn.
 
         Raises:
             ValueError: the conversation has no message of the assistant.

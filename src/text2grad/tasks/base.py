@@ -97,10 +97,7 @@ class Task(Protocol):
 
 
 def load_task(settings: TaskSettings) -> Task:
-    """Load a task.
-
-    Args:
-        settings: `name` is one of `TASKS`, or a user-defined class as `module:Class`.
+    """Load a task: one of `TASKS`, or a user-defined class (`module:Class`).
 
     Raises:
         UserError: the task, module or class does not exist, or the class is not a task.
@@ -214,7 +211,7 @@ def question_text(example: Example | Feedback | Preference) -> str:
 
 
 def question_key(example: Example | Feedback | Preference) -> str:
-    """Return the question of an example in lower case and with single spaces, to compare it."""
+    """Return the question of an example in lower case and with single spaces, for comparison."""
     return _normalise(question_text(example))
 
 

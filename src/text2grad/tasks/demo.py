@@ -113,26 +113,27 @@ def problems(combinations: Sequence[Problem], count: int, rng: random.Random) ->
     return sampled
 
 
-def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
+def make_tests(problem: Problem, rng: random.Random) -> str:
     """Write KodCode-like test functions; the expected values come from the reference program."""
     namespace: dict[str, Any] = {}
     exec(problem.program(), namespace)  # our generated program, not a model's
     lines = ["from solution import f", ""]
-    for index, argument in enumerate(_arguments(problem, rng, count)):
+    for index, argument in enumerate(_arguments(problem, rng)):
         lines += [f"def test_{index}():", f"    assert f({argument!r}) == {namespace['f'](argument)!r}", ""]
     return "\n".join(lines)
 
 
-def _arguments(problem: Problem, rng: random.Random, count: int) -> list[Any]:
+def _arguments(problem: Problem, rng: random.Random) -> list[Any]:
+    """Return eight arguments for the program, edge cases first."""
     if problem.family is LISTS:
         edges = list(range(2, 9))  # the constants of all parts and their neighbours
         pool = [*edges, *range(-9, 19)]
-        return [[], edges, *([rng.choice(pool) for _ in range(rng.randint(3, 8))] for _ in range(count - 2))]
+        return [[], edges, *([rng.choice(pool) for _ in range(rng.randint(3, 8))] for _ in range(6))]
     if problem.family is TEXTS:
         alphabet = "abeiouXYZAE 1234 ?"
-        words = ["".join(rng.choice(alphabet) for _ in range(rng.randint(6, 16))) for _ in range(count - 2)]
+        words = ["".join(rng.choice(alphabet) for _ in range(rng.randint(6, 16))) for _ in range(6)]
         return ["", "Hello World 42 aeiou!", *words]
-    return [0, 1, *(rng.randint(5, 40) for _ in range(count - 2))]
+    return [0, 1, *(rng.randint(5, 40) for _ in range(6))]
 
 
 class DemoTask:

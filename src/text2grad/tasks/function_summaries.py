@@ -57,9 +57,8 @@ class FunctionSummariesTask:
     def prompt(self, function: DocumentedFunction, context: int | None) -> Example:
         """Make the example of a function, with its summary as the reference.
 
-        Args:
-            function: a documented function.
-            context: docstring characters to show after the first line; None: `CONTEXT_CHARACTERS`.
+        `context` is the number of docstring characters to show after the first line; None:
+        `CONTEXT_CHARACTERS`.
         """
         body = shorten(function.body, CONTEXT_CHARACTERS if context is None else context)
         content = f"{INSTRUCTION}\n\ndef {function.name}{function.signature}:\n{body}"

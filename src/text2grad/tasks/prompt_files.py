@@ -10,10 +10,7 @@ from text2grad.errors import UserError
 
 
 def read_prompt(name: str) -> str:
-    """Read a prompt file.
-
-    Args:
-        name: a stem in tasks/prompts, or the path of another text file.
+    """Read a prompt file: `name` is a stem in tasks/prompts, or the path of another text file.
 
     Raises:
         UserError: there is no such file.

@@ -11,16 +11,7 @@ from pydantic import Field
 from text2grad.critics.program.case import Attempt, Case, run_attempts
 from text2grad.critics.program.critique import brief_critique, full_critique, operands_text
 from text2grad.critics.spec import CriticSpec, Need
-from text2grad.feedback import (
-    Critique,
-    Example,
-    Failure,
-    Feedback,
-    Judgement,
-    Overlap,
-    Source,
-    Span,
-)
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
 from text2grad.settings import Settings
 
@@ -52,12 +43,6 @@ class ProgramCritic:
     only once: a reward model learns to predict such critiques without running the program. With
     `gate`, tests that a stub passes, or that the reference fails, give a `Failure` for every
     response (outcome `weak_tests`).
-
-    Args:
-        runner: the sandbox.
-        brief: leave out the inputs of the failing test and the evidence.
-        repairs: maximum number of edits to try.
-        gate: check the tests themselves.
     """
 
     overlap: Overlap = "helps"

@@ -144,12 +144,12 @@ def gate_figures(judgements: GateJudgements, settings: CreditSettings, seed: int
     answers = [judgement for judgement, _ in (*judgements.fresh, *judgements.spoiled)]
     all_judgements = [*(case.predicted for case in judgements.cases), *answers, *judgements.corrected]
     critiques = [critique for critique in all_judgements if isinstance(critique, Critique)]
-    lost = sum(critique.quotes.unmatched + critique.quotes.ambiguous for critique in critiques)
+    lost_quotes = sum(critique.quotes.unmatched + critique.quotes.ambiguous for critique in critiques)
     fresh, corrupted = (_rewarded(answers, settings) for answers in (judgements.fresh, judgements.spoiled))
     faulted = [_faults(critique, settings) for critique in judgements.corrected if isinstance(critique, Critique)]
     return GateFigures(
         **_heldout_figures(judgements.cases, settings, seed),
-        lost=lost / max(1, sum(critique.quote_count for critique in critiques)),
+        lost=lost_quotes / max(1, sum(critique.quote_count for critique in critiques)),
         unreadable=_share([isinstance(judgement, Failure) for judgement in all_judgements]),
         forced=sum(critique.forced > 0 for critique in critiques) / max(1, len(all_judgements)),
         fresh=len(fresh),

@@ -107,10 +107,10 @@ def marks_report(path: Path, records: Iterable[Feedback], length: Length) -> dic
     """
     marks = read_marks(path)
     marked_ids = {mark.id for mark in marks}
-    marked = {record.id: record for record in number_repeated_ids(records) if record.id in marked_ids}
-    report = agreement(marks, marked)
+    marked_records = {record.id: record for record in number_repeated_ids(records) if record.id in marked_ids}
+    report = agreement(marks, marked_records)
     if "single_spans" in report:
-        report["single_spans"] |= by_label(marks, marked, length)
+        report["single_spans"] |= by_label(marks, marked_records, length)
     return report
 
 

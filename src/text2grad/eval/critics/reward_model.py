@@ -180,24 +180,24 @@ def reward_report(
     """
     if not judgements:
         raise ValueError("no answers were judged")
-    judged = [
+    readable = [
         (judgement, answer)
         for judgement, answer in zip(judgements, aligned, strict=True)
         if not isinstance(judgement, Failure)
     ]
-    tokens = max(1, sum(len(answer) for _, answer in judged))
+    tokens = max(1, sum(len(answer) for _, answer in readable))
     without_verdict = settings.model_copy(update={"outcome_weight": 0.0})
-    rewards = [float(credit(critique, answer, settings).delta.sum()) for critique, answer in judged]
-    span_rewards = [float(credit(critique, answer, without_verdict).delta.sum()) for critique, answer in judged]
-    labels = [token_labels(critique.spans, answer) for critique, answer in judged]
+    rewards = [float(credit(critique, answer, settings).delta.sum()) for critique, answer in readable]
+    span_rewards = [float(credit(critique, answer, without_verdict).delta.sum()) for critique, answer in readable]
+    labels = [token_labels(critique.spans, answer) for critique, answer in readable]
     return {
         "token_reward": sum(rewards) / tokens,
         "span_reward": sum(span_rewards) / tokens,
-        "answer_reward": sum(rewards) / max(1, len(judged)),
+        "answer_reward": sum(rewards) / max(1, len(readable)),
         "good_tokens": sum(int((answer_labels == 1).sum()) for answer_labels in labels) / tokens,
         "poor_tokens": sum(int((answer_labels == -1).sum()) for answer_labels in labels) / tokens,
-        "verdict": mean([critique.score for critique, _ in judged if critique.score is not None]),
-        "length": mean([float(len(answer)) for _, answer in judged]),
-        "critic_failed": 1 - len(judged) / len(judgements),
-        "unmatched": sum(critique.quotes.unmatched for critique, _ in judged) / max(1, len(judged)),
+        "verdict": mean([critique.score for critique, _ in readable if critique.score is not None]),
+        "length": mean([float(len(answer)) for _, answer in readable]),
+        "critic_failed": 1 - len(readable) / len(judgements),
+        "unmatched": sum(critique.quotes.unmatched for critique, _ in readable) / max(1, len(readable)),
     }

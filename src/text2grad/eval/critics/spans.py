@@ -22,7 +22,7 @@ Labels = NDArray[np.int8]
 Sums = NDArray[np.float64]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
 SPAN_NAMES: dict[Label, str] = {**LABEL_NAMES, 0: "improvable"}
-NEARLY = 0.9
+NEARLY, RESAMPLES = 0.9, 1000
 UNITS = {"token": "", "character": "character_"}
 """The units of labels, with their prefix in the names of rates."""
 
@@ -72,20 +72,14 @@ def span_report(cases: Sequence[SpanCase]) -> dict[str, float]:
     return {name: float(value) for name, value in _rates(sums).items()}
 
 
-def intervals(
-    cases: Sequence[SpanCase],
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, tuple[float, float]]:
-    """Return percentile bootstrap bounds of every rate in `span_report`, resampling responses."""
+def intervals(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """Return the 95 % bootstrap bounds of every rate in `span_report`, resampling responses."""
     rows = [count_case(case) for case in cases]
     table = np.array([list(row.values()) for row in rows], dtype=np.float64)  # (responses, counts)
     rng = np.random.default_rng(seed)
-    times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
+    times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=RESAMPLES)
     sums = dict(zip(rows[0], (times @ table).T, strict=True))
-    tail = (1 - confidence) / 2
-    bounds = {name: np.quantile(values, [tail, 1 - tail]) for name, values in _rates(sums).items()}
+    bounds = {name: np.quantile(values, [0.025, 0.975]) for name, values in _rates(sums).items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
