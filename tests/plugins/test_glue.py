@@ -63,8 +63,8 @@ NO_TURNS: list[tuple[Any, str]] = [
     ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "user has a part 'image_url'"),
     ({"role": "user", "content": {"text": "a"}}, "user has an object as content"),
     ({"role": "user", "content": 7}, "has '7' in place of text"),
-    ({"role": "narrator", "content": "a"}, "no message: {'role': 'narrator', 'content': 'a'}"),
-    ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "a call of a tool has no name"),
+    ({"role": "narrator", "content": "a"}, "not a message: {'role': 'narrator', 'content': 'a'}"),
+    ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "a tool call has no name"),
 ]
 
 

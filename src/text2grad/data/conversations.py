@@ -72,7 +72,7 @@ def default_turn_text(turn: AssistantTurn, cure: str = "the policy's own way: --
     where either is used.
     """
     if turn.calls:
-        warn_once(f"calls of tools are written as <tool_call>JSON</tool_call> ({cure})")
+        warn_once(f"tool calls are written as <tool_call>JSON</tool_call> ({cure})")
     if turn.reasoning:
         warn_once(f"reasoning is written as <think>...</think> ({cure})")
     reasoning = f"<think>\n{turn.reasoning.strip()}\n</think>\n" if turn.reasoning else ""
@@ -105,10 +105,7 @@ class Exchange:
 def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool = False) -> Exchange:
     """Read the prompt and the response of a row.
 
-    Args:
-        row: a row of any file.
-        write: writes a turn that calls tools or reasons.
-        literal: take a response that looks like chat turns in JSON as text.
+    With `literal`, a response that looks like chat turns in JSON is text.
 
     Raises:
         ValueError: a message is malformed or holds something other than text, or two keys
@@ -124,7 +121,7 @@ def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool
     if "output" in answers and not (isinstance(row.get("instruction"), str) or is_conversation(row["output"])):
         answers.remove("output")
     if len(answers) > 1:
-        raise RowError(f"both a {answers[1]} and a {answers[0]}", "leave out the one that is not meant")
+        raise RowError(f"both a {answers[1]} and a {answers[0]}", "leave out the wrong one")
     answer = row[answers[0]] if answers else row.get("response")
     is_text = answer is None or (literal and isinstance(answer, str))
     turns = [] if is_text else list(parse_turns(answer, "response", write))
@@ -144,7 +141,7 @@ def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool
             before += prompt  # the conversation is the history before the question
         if not before or before[-1].role == "assistant":
             problem = f"both {conversation} with a final answer and a {answers[0]}"
-            raise RowError(problem, "leave out what is not meant")
+            raise RowError(problem, "leave out the wrong one")
     if turns:
         turns = turns[len(prompt) :] if tuple(turns[: len(prompt)]) == prompt else turns
         first = next((number for number, turn in enumerate(turns) if turn.role == "assistant"), None)
@@ -158,7 +155,7 @@ def read_exchange(row: Row, write: TurnWriter = default_turn_text, literal: bool
         used = [*used, conversation]
         if prompt and prompt[-1].content.strip() != before[-1].content.strip():
             problem = "the response is a conversation that begins with another prompt than the row's"
-            raise RowError(problem, "leave out the prompt that is not meant")
+            raise RowError(problem, "leave out the wrong prompt")
         prompt = max(prompt, tuple(before), key=len)
     prompt, used = add_system_message(row, prompt, used)
     extra = {key: value for key, value in row.items() if key not in (*used, *answers, conversation)}
@@ -192,11 +189,7 @@ def read_prompt(
 ) -> tuple[tuple[Message, ...], list[str]]:
     """Read the prompt of a row, without a system message under another key.
 
-    Args:
-        row: a row of any file.
-        write: writes a turn that calls tools or reasons.
-        keys: the first key that holds a prompt counts.
-        join: join the texts of all keys that hold one.
+    The first of `keys` that holds a prompt counts; with `join`, the texts of all of them.
 
     Returns:
         The turns of the prompt, and the keys that were used.
@@ -230,7 +223,7 @@ def add_system_message(
         return prompt, used
     system = Message(role="system", content=row[keys[0]])
     if prompt[0].role == "system" and prompt[0].content.strip() != system.content.strip():
-        raise RowError(f"{keys[0]} differs from the system message", "leave out the one not meant")
+        raise RowError(f"{keys[0]} differs from the system message", "leave out the wrong one")
     return (prompt if prompt[0].role == "system" else (system, *prompt)), [*used, keys[0]]
 
 
@@ -277,10 +270,7 @@ def is_structured(messages: object) -> bool:
 def parse_turns(value: Any, name: str, write: TurnWriter = default_turn_text) -> tuple[Message, ...]:
     """Parse the chat turns in a cell: a list, a single turn, or either as JSON text.
 
-    Args:
-        value: the cell.
-        name: `prompt`, `response` or another word for errors.
-        write: writes a turn that calls tools or reasons.
+    `name` is `prompt`, `response` or another word for errors.
 
     Returns:
         The turns; none for a cell of plain text.
@@ -338,9 +328,9 @@ def _as_message(value: Any) -> dict[str, Any]:
     """Unwrap a message of LangChain or an item of the responses API; give it a role of ours."""
     role, message = _role(value), _unwrap(value)
     if not role and "type" in message:
-        raise RowError(f"an item {str(message['type'])[:40]!r}", _ONLY_TEXT)
+        raise RowError(f"an item of type {str(message['type'])[:40]!r}", _ONLY_TEXT)
     if not role:
-        raise RowError(f"no message: {str(value)[:40]}", _AS_PARTS)
+        raise RowError(f"not a message: {str(value)[:40]}", _AS_PARTS)
     if message.get("type") in PARTS and "role" not in message:
         return {"type": message["type"], "role": role, "content": [message]}
     if str(message.get("type")).endswith("_output"):
@@ -458,7 +448,7 @@ def _parse_call(value: Any) -> dict[str, Any]:
     value = _parse_json(value)
     call = value.get("function", value) if isinstance(value, dict) else {}
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise ValueError(f"a call of a tool has no name: {str(value)[:60]}")
+        raise ValueError(f"a tool call has no name: {str(value)[:60]}")
     arguments: Any = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
     with suppress(json.JSONDecodeError):  # what a model wrote need not be JSON
         arguments = from_json(arguments) if isinstance(arguments, str) else arguments

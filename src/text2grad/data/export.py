@@ -52,7 +52,7 @@ def table_row(record: Feedback) -> Row:
     candidates = list(_candidate_rows(record))
     row = next((row for row in candidates if _is_read_back(row, record)), None)
     if row is None and isinstance(record.response, Transcript):
-        message = f"the response of {record.id!r} has turns that no table gives back with their spans"
+        message = f"the response of {record.id!r} has turns with spans that a table cannot hold"
         raise UserError(message, "keep the JSON Lines file, or leave such records out")
     return row or candidates[-1]
 
@@ -206,23 +206,16 @@ MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_
 def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
     """Write records for another tool, atomically.
 
-    Spans without a sign are left out: no other tool has a label for them.
-
-    Args:
-        records: the records.
-        kind: the format, one of `WRITERS`.
-        out: the file.
-        pairs: at most so many preference pairs per prompt.
-
-    Returns:
-        The number of rows.
+    Spans without a sign are left out: no other tool has a label for them. `kind` is one of
+    `WRITERS`, `pairs` the maximum number of preference pairs per prompt. Returns the number of
+    rows.
 
     Raises:
         UsageError: the format is unknown.
         UserError: the file cannot be written, or there is no pair to write.
     """
     if kind not in WRITERS:
-        raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
+        raise UsageError(f"unknown format {kind!r}", f"one of {', '.join(WRITERS)}")
     signed = (
         record.model_copy(update={"spans": tuple(span for span in record.spans if span.label)})
         for record in records

@@ -58,7 +58,7 @@ _NO_FEEDBACK = re.compile(
 """Names of temporary and system files, and of the settings that tools export."""
 _LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
 """Keys under which tools put the list of rows."""
-LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
+MIN_LIMIT, MAX_RATIO = 64 << 20, 100
 """A gzip file may unpack to 64 MiB or to 100 times its size (text: 10 times, a bomb: 1,000)."""
 
 
@@ -121,16 +121,13 @@ def read_rows(path: Path, sheet: str = "") -> Iterator[Row]:
 def read_located_rows(path: Path, sheet: str = "") -> Iterator[LocatedRow]:
     """Yield the rows of a file with their locations.
 
-    JSON Lines (gzipped or not), JSON with a list of objects or objects by id, or a table with a
-    header.
-
-    Args:
-        path: the file.
-        sheet: the sheet of a workbook, "" for the only one with a table of answers.
+    The file is JSON Lines (gzipped or not), JSON with a list of objects or objects by id, or a
+    table with a header. `sheet` is the sheet of a workbook, "" for the only one with a table of
+    answers.
 
     Raises:
         UserError: the file is missing, malformed or of an unsupported kind, has something other
-            than objects, or unpacks to more than `LEAST_UNPACKED` and `MOST_TIMES` allow.
+            than objects, or unpacks to more than `MIN_LIMIT` and `MAX_RATIO` allow.
     """
     if path.is_dir():
         raise _folder_error(path)
@@ -140,7 +137,7 @@ def read_located_rows(path: Path, sheet: str = "") -> Iterator[LocatedRow]:
         yield from line_rows(path, sheet_lines(path, data, sheet))
         return
     if sheet:
-        raise UserError(f"{path} is no workbook and has no sheet {sheet!r}", "leave out --sheet")
+        raise UserError(f"{path} has no sheet {sheet!r}: it is not a workbook", "leave out --sheet")
     kinds = [kind for kind in _UNSUPPORTED if path.suffix.lower() in kind[0].split()]
     kinds += [kind for kind in _UNSUPPORTED if data.startswith(kind[1])]
     for _, _, kind, cure in kinds[:1]:
@@ -245,14 +242,16 @@ def _invalid_json_cure(path: Path) -> str:
 
 
 def _unpack(path: Path) -> bytes:
-    most = max(LEAST_UNPACKED, MOST_TIMES * path.stat().st_size)
+    limit = max(MIN_LIMIT, MAX_RATIO * path.stat().st_size)
     try:
         with gzip.open(path) as file:
-            data = file.read(most + 1)
+            data = file.read(limit + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"cannot read {path}: not a whole gzip file", "check the path") from error
-    if len(data) > most:
-        raise UserError(f"{path} unpacks to more than {most >> 20} MiB", "unpack it yourself, if you trust it")
+        raise UserError(
+            f"cannot read {path}: the gzip file is incomplete or damaged", "download or copy it again"
+        ) from error
+    if len(data) > limit:
+        raise UserError(f"{path} unpacks to more than {limit >> 20} MiB", "unpack it yourself, if you trust it")
     return data
 
 
@@ -270,7 +269,7 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
     except (OSError, ValueError, DatasetsError) as error:
         raise UserError(
             f"cannot load {name!r} from the hub: {first_line(error)}",
-            "is there a network? or give a local .json or .jsonl file of the same shape as task.data",
+            "check the network, or set task.data to a local .json or .jsonl file of the same shape",
         ) from error
 
 

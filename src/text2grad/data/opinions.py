@@ -2,7 +2,7 @@
 
 An `Importer` turns each row of one kind of file into opinions: what one person said about one
 response, with the offsets, ratings and words of the file. The third pass (`data.records`) needs the
-whole file: it settles the scale of ratings and the counting of offsets, and lists what is unused.
+whole file: it decides on the scale of ratings and the unit of offsets, and lists what is unused.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Names:
             return key
         keys = self.mapped.get("response", keys)
         texts = ", ".join(str(key) for key, text in row.items() if isinstance(text, str))[:200] or "none"
-        cure = f"say which it is: --map response=KEY; texts there: {texts}"
+        cure = f"name its key: --map response=KEY; keys with text: {texts}"
         raise RowError(f"no text in {', '.join(map(repr, keys))}", cure)
 
     def exchange(self, row: Row, response: str) -> Exchange:
@@ -239,7 +239,7 @@ class Importer:
             raise RowError(f"not a record of {self.name}", "leave --kind out, or fix the file")
         opinions = list(self.opinions(row, fallback_id, names))
         if invalid := [opinion for opinion in opinions if not isinstance(opinion, Opinion)]:
-            raise ValueError(f"the importer {self.name} yields {type(invalid[0]).__name__}, and no Opinion")
+            raise ValueError(f"the importer {self.name} yields {type(invalid[0]).__name__}, not Opinion")
         used = [opinion for opinion in opinions if not opinion.skipped]
         if not all(isinstance(opinion.response, str) for opinion in used):
             raise ValueError("the response is not text")
@@ -266,7 +266,7 @@ def read_opinions(importer: Importer, path: Path, rows: Sequence[LocatedRow], na
     return opinions
 
 
-def last_turn(row: Row) -> Row:
+def split_last_turn(row: Row) -> Row:
     """Split the only conversation of a row into its last turn, the assistant's, and the prompt.
 
     Other rows are returned unchanged.

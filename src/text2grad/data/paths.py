@@ -34,7 +34,7 @@ def expand_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
     for path in values:
         key, _, inner = path.partition(".")
         if is_conversation(row.get(key)) and inner.split(".")[1:] != ["content"]:
-            row[key] = _cleared(row[key], inner)
+            row[key] = _clear_path(row[key], inner)
     row |= values
     prompts = [str(row[key]) for key in prompt_keys if is_filled(row.get(key))]
     row = {key: value for key, value in row.items() if key not in prompt_keys[:-1]}
@@ -53,12 +53,12 @@ def value_at(value: Any, path: str) -> Any:
     return value
 
 
-def _cleared(value: Any, path: str) -> Any:
+def _clear_path(value: Any, path: str) -> Any:
     """Return a copy of a value with None at a dotted path."""
     first, _, inner = path.partition(".")
     copy: Any = [*value] if isinstance(value, list) else {**value}
     key: Any = int(first) if isinstance(value, list) else first
-    copy[key] = _cleared(copy[key], inner) if inner else None
+    copy[key] = _clear_path(copy[key], inner) if inner else None
     return copy
 
 

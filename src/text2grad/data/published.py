@@ -323,14 +323,10 @@ KODCODE = (
 
 
 def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
-    """Return the responses in a published row.
+    """Return the responses in a row of SLF5K, UltraFeedback or KodCode; None for any other row.
 
-    Args:
-        row: of SLF5K, UltraFeedback or KodCode. Without an id, a digest of the row is the id.
-
-    Returns:
-        The responses, each with the prompt that the task gives to its policy; None for a row of
-        no published shape.
+    Each has the prompt that the task gives to its policy. Without an id, a digest of the row is the
+    id.
 
     Raises:
         ValueError: a row of a published shape lacks a text or has something else in its place.

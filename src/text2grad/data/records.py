@@ -63,14 +63,14 @@ REMARKS = ("csv", "remarks")
 KINDS = ("auto", "feedback", *(importer.name for importer in IMPORTERS), *REMARKS)
 MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
 """The fields and labels (good, poor) that `--map` may name in the files of tools."""
-NO_PROMPT = "if nobody knows what was asked: --no-prompt"
+NO_PROMPT = "if the questions are unknown: --no-prompt"
 
 
 class ImportReport(Record):
     """The figures of an import.
 
-    `spans` counts labelled spans, and the next four fields the marks and quotes without a span. All
-    five add up to `exact` + `normalised` + `unmatched`.
+    Each mark or quote is counted once in `spans`, `unmatched`, `ambiguous`, `no_polarity` or
+    `repeated`, and again in `exact`, `normalised` or `unmatched`.
 
     Attributes:
         source: the kind of file.
@@ -179,7 +179,7 @@ def import_feedback(
     if isinstance(importer, Importer):
         options = replace(options, mapped=parse_map(names, MAPPED))
         return _import_rows(path, importer, rows, options, given_scales)
-    records = list(_own_records(path, rows, write))
+    records = list(_read_records(path, rows, write))
     if not records:
         raise UserError(f"{path} has no records", "check that it is the right file")
     for number, record in enumerate(records, start=1):
@@ -221,10 +221,10 @@ def _import_rows(
     options: Names,
     given_scales: Mapping[str, Scale],
 ) -> ImportResult:
-    """Import a file by an importer; `options` and `given_scales` are those of the command."""
+    """Import a file by an importer; `options` and `given_scales` come from the command line."""
     try:
         declared = importer.names(path, [row for _, row in rows])
-    except (AttributeError, KeyError, TypeError, ValueError):  # a malformed row is named when it is read
+    except (AttributeError, KeyError, TypeError, ValueError):  # reading the malformed row names it
         declared = Names()
     names = replace(
         declared,
@@ -244,7 +244,7 @@ def _import_rows(
     records, losses = build_records(path, importer, opinions, scales, names)
     losses += [*_unused(opinions), *_unlabelled(used, names.labels()), *scales.problems]
     if not records:
-        problem = f"{path}: has no opinions: {'; '.join(losses)}" if losses else f"{path} has no records"
+        problem = f"{path} has no opinions: {'; '.join(losses)}" if losses else f"{path} has no records"
         raise UserError(problem, "export people's answers")
     return ImportResult(
         records=records,
@@ -356,10 +356,10 @@ def build_records(
                 if escapes_folder(record.id):
                     bad.append((opinion.location, f"the id {id} leads out of its folder"))
                 if subject != other:
-                    bad.append((opinion.location, f"the id {id} is that of another text in {location}"))
+                    bad.append((opinion.location, f"the id {id} belongs to another text in {location}"))
                 losses += [] if lines else _lost_marks(record)
             elif first.losses == lines:
-                lines = [f"the same remark as in {first.location}: left out"]
+                lines = [f"repeats the remark in {first.location}: left out"]
         losses += [f"{opinion.location}: {line}" for line in lines]
     if bad:
         raise bad_rows(path, bad, "correct these rows, or give each text an id of its own")
@@ -392,13 +392,13 @@ def _lost_marks(record: Feedback) -> list[str]:
     reasons = {
         "not where they say, or not in the response": counts.unmatched,
         "in the response more than once": counts.ambiguous,
-        "neither praise nor criticism by their label": counts.no_polarity,
+        "with a label that is neither praise nor criticism": counts.no_polarity,
     }
     return [f"record {record.id}: marks {reason}: {count}" for reason, count in reasons.items() if count]
 
 
 def _unused(opinions: Sequence[Opinion]) -> Iterator[str]:
-    """Yield lines on entries that are no opinion, answers kept aside, and marks on other texts."""
+    """Yield lines on skipped entries, answers kept aside, and marks on other texts."""
     skipped, aside, misplaced = Counter[str](), Counter[str](), Counter[str]()
     for opinion in opinions:
         skipped.update([opinion.skipped] if opinion.skipped else [])
@@ -408,7 +408,7 @@ def _unused(opinions: Sequence[Opinion]) -> Iterator[str]:
     texts = {name for opinion in opinions for name, value in opinion.aside.items() if isinstance(value, str)}
     for name, count in aside.items():
         cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
-        yield f"{name}: kept in meta.aside, not a verdict on the response: {count}{cure}"
+        yield f"{name}: kept in meta.aside, not feedback on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
     yield from _unread_lines(opinions)
     if empty := sum(not (opinion.skipped or opinion.has_content) for opinion in opinions):
@@ -422,7 +422,7 @@ def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Ite
     if counts:
         names = ", ".join(f"{name!r} ({count})" for name, count in counts.most_common(6))
         example = shlex.quote(f"poor={next(iter(counts)) or 'LABEL'}")
-        yield f"labels that neither praise nor blame give no span: {names} (say which do: --map {example})"
+        yield f"no span for labels that are neither praise nor criticism: {names} (to map one: --map {example})"
 
 
 def _has_prompt(item: Opinion | Feedback) -> bool:
@@ -433,9 +433,9 @@ def _no_prompt_error(path: Path, opinions: Sequence[Opinion], is_column_unknown:
     """Return the error for opinions without a prompt, with a text that may be the prompt."""
     text = next((name for opinion in opinions for name in find_texts(opinion.unread)), "KEY")
     if is_column_unknown:
-        cure = f"say which it is: --map {shlex.quote(f'prompt={text}')}"
+        cure = f"name its key: --map {shlex.quote(f'prompt={text}')}"
     else:
-        cure = "of merged cells, only the first holds the text"
+        cure = "of merged cells, only the first has the text"
     bad = [(opinion.location, "the prompt is empty") for opinion in opinions]
     return bad_rows(path, bad, f"{cure}; {NO_PROMPT}")
 
@@ -469,7 +469,7 @@ def _importer_of_kind(kind: str) -> Importer | str:
         importer = load_named("importer", kind, kinds=(object,))
         if not isinstance(importer, Importer):
             cure = "write NAME = Importer(...) there: text2grad.data.opinions"
-            raise UserError(f"--kind {kind}: it is {type(importer).__name__}, and no Importer", cure)
+            raise UserError(f"--kind {kind}: {type(importer).__name__} is not an Importer", cure)
         return importer
     return next((importer for importer in IMPORTERS if importer.name == kind), kind)
 
@@ -497,14 +497,14 @@ def _detect_kind(rows: Sequence[LocatedRow], path: Path, is_mapped: bool) -> Imp
     if is_mapped or "response" in keys or (has_answer and keys & {*JUDGEMENT_COLUMNS, *RATING_COLUMNS}):
         return "remarks"
     if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
-        raise UserError(f"{path}: these are pairs of answers, and no feedback on one", PAIRS_CURE)
+        raise UserError(f"{path}: these are pairs of answers, not feedback on one answer", PAIRS_CURE)
     texts = ", ".join(list_paths(first))[:300]
     cure = f"name the keys: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
-def _own_records(path: Path, rows: Sequence[LocatedRow], write: TurnWriter) -> Iterator[Feedback]:
-    """Yield records of our own; responses may also be structured messages."""
+def _read_records(path: Path, rows: Sequence[LocatedRow], write: TurnWriter) -> Iterator[Feedback]:
+    """Yield feedback records; responses may also be structured messages."""
     if not any(is_structured(row.get("response")) for _, row in rows):
         yield from read_jsonl(path, Feedback)
         return

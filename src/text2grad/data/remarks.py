@@ -96,7 +96,7 @@ def map_columns(path: Path, rows: Sequence[LocatedRow], names: Mapping[str, str]
         is_ours = plain in (*FIELDS, *EXCHANGE_KEYS) and plain not in names
         field = mapped.get(column) or (plain if is_ours else column)
         if other := next((name for name in fields if fields[name] == field), ""):
-            problem = f"the column {field!r} is there twice ({other!r} and {column!r})"
+            problem = f"two columns are {field!r}: {other!r} and {column!r}"
             raise UserError(f"{path}: {problem}", "rename or remove one of them")
         fields[column] = field
     return fields
@@ -137,7 +137,7 @@ def _check_columns(path: Path, rows: Sequence[LocatedRow], suggest: bool) -> Non
         elif name := similar.get("response"):
             cure = f"did you mean 'response'? rename {name!r}, or read it by --map response={name}; {columns}"
         else:
-            cure = f"say which it is: --map response=COLUMN; {columns}"
+            cure = f"name it: --map response=COLUMN; {columns}"
         raise UserError(f"{path}: no column 'response'", cure)
     for column, name in similar.items() if suggest else ():
         cure = f"rename it, or read it by --map {column}={name}"
@@ -153,7 +153,7 @@ def _check_columns(path: Path, rows: Sequence[LocatedRow], suggest: bool) -> Non
 def _may_be_marked(response: object) -> bool:
     try:
         return isinstance(response, str) and has_markup(response)
-    except ValueError:  # malformed mark-up; its row is named when it is read
+    except ValueError:  # reading the malformed row names it
         return True
 
 
@@ -190,7 +190,7 @@ def _read_spans(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             content = None
     if not isinstance(content, list | dict):
-        raise ValueError(f"the spans are no list of objects, as JSON: {str(value)[:40]!r}")
+        raise ValueError(f"the spans are not a JSON list of objects: {str(value)[:40]!r}")
     spans = content if isinstance(content, list) else [content]
     if invalid := [span for span in spans if not isinstance(span, dict)]:
         raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {invalid[0]!r:.40}')
@@ -207,7 +207,7 @@ def _read_quotes(value: Any, name: str) -> list[str]:
     items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if invalid := [item for item in items if not isinstance(item, str)]:
         kind = describe_kind(invalid[0])
-        raise ValueError(f"{name} has {kind} and no quote: {str(invalid[0])[:40]}; spans go into 'spans'")
+        raise ValueError(f"{name} has {kind} instead of a quote: {str(invalid[0])[:40]}; put spans into 'spans'")
     return items
 
 
@@ -217,9 +217,7 @@ def _read_quotes(value: Any, name: str) -> list[str]:
 def read_scales(rows: Sequence[Row], scales: Mapping[str, Scale]) -> Scales:
     """Choose the column of scores: `score`, from -1 to 1, or the first rating with a scale.
 
-    Args:
-        rows: the rows of a file, by our fields.
-        scales: the scales of `--scale` by column, "" for the only one.
+    The keys of `rows` and `scales` are our fields.
 
     Raises:
         UsageError: `scales` names a missing rating, or a rating is not on its scale.
@@ -264,7 +262,7 @@ class Remarks:
         scores = {opinion.score for opinion in self.opinions if not opinion.skipped}
         if self.scales.main != "score" or self.scales.lines or scores != {0.0, 1.0}:
             return self.scales.lines
-        return ("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)",)
+        return ("scores 0 and 1 are used unchanged, so 0 is neutral (thumbs down and up: --scale 0..1)",)
 
 
 def read_remarks(
@@ -276,12 +274,8 @@ def read_remarks(
 ) -> Remarks:
     """Read all remarks of a file.
 
-    Args:
-        path: the file, for errors.
-        rows: its rows.
-        names: our fields -> the columns of `--map`.
-        scales: the scales of `--scale` by column, "" for the only one.
-        write: writes a turn that calls tools or reasons.
+    `names` are the columns of `--map` by field. `scales` are those of `--scale` by column, "" for
+    the only one.
 
     Raises:
         UserError: no column is the response, or rows cannot be read (all are named).
@@ -291,21 +285,21 @@ def read_remarks(
     if rows:
         _check_columns(path, rows, suggest=not names)
     scales_by_field = {fields.get(name, plain_name(name)): scale for name, scale in scales.items()}
-    read_by = read_scales([row for _, row in rows], scales_by_field)
-    others = [name for name in ("score", *RATING_COLUMNS) if name != read_by.main]
+    file_scales = read_scales([row for _, row in rows], scales_by_field)
+    others = [name for name in ("score", *RATING_COLUMNS) if name != file_scales.main]
     ignored = [name for name in others if any(is_filled(row.get(name)) for _, row in rows)]
 
     def read(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-        opinion = read_row(row, _read_score(row, read_by), write)
+        opinion = read_row(row, _read_score(row, file_scales), write)
         if opinion.losses or not opinion.skipped:
             yield opinion
 
     opinions = read_opinions(Importer("remarks", read), path, rows, Names())
     if all(opinion.skipped for opinion in opinions):
         losses = [f"{opinion.location}: {loss}" for opinion in opinions for loss in opinion.losses]
-        raise UserError(f"{path}: {[*read_by.problems, *losses, 'no row judges a response'][0]}")
+        raise UserError(f"{path}: {[*file_scales.problems, *losses, 'no row judges a response'][0]}")
     unread = dict.fromkeys(name for opinion in opinions for name in opinion.unread)
-    return Remarks(opinions, read_by, (*unread, *ignored))
+    return Remarks(opinions, file_scales, (*unread, *ignored))
 
 
 def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_text) -> Opinion:
@@ -319,7 +313,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
         ValueError: there is no response, or a cell holds the wrong kind of value.
     """
     if row and all(plain_name(value) == name for name, value in row.items()):
-        return Opinion("", skipped="a header", losses=["the header again: left out"])
+        return Opinion("", skipped="a header", losses=["a repeated header: left out"])
     response = row.get("response")
     has_judgement = (
         score is not None
@@ -341,7 +335,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     prompt, text = as_turns(exchange.prompt), exchange.response or ""
     if exchange.response is None and "response" not in row:
         key = next((key for key in TOOL_RESPONSE_KEYS if isinstance(row.get(key), str)), "KEY")
-        raise RowError("there is no response", f"say which it is: --map response={key}")
+        raise RowError("there is no response", f"name its key: --map response={key}")
     if not (text.strip() or is_exact):
         raise ValueError("the response is empty")
     quotes, unlabelled = _quotes(row, [span for span in spans if not _has_offsets(span)])
@@ -358,7 +352,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     opinion.losses += map(_label_problem, unlabelled)
     reasons += _add_marks(opinion, [*marks, *parsed.marks])
     opinion.counts += QuoteCounts(no_polarity=len(unlabelled))
-    notice = "stays in the response as text; marks are written [-next week-]{why}"
+    notice = "is kept as text; a mark is written [-next week-]{why}"
     opinion.losses += [f"{_short(doubt)} {notice}" for doubt in parsed.doubts]
     turns = () if is_exact else parse_turns(row.get("corrected"), "corrected")
     opinion.corrected = turns[-1].content if turns else _cell(row, "corrected") or parsed.corrected
@@ -397,7 +391,7 @@ def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: 
     opinion.missing_quotes = [*opinion.missing_quotes, *resolved.unmatched]
     for quote in resolved.unmatched:
         if is_foreign(quote, text):
-            loss = "is by a tool or a user: quote the turns that are judged"
+            loss = "is from a tool or a user: quote the turns that are judged"
         else:
             similar = find_nearest(quote, text)
             loss = "is not in the response" + (f"; nearest: {_short(similar)}" if similar else "")
@@ -486,10 +480,10 @@ def _unquote(quote: Quote, response: str) -> Quote:
     if len(text) < 3 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return quote
     inner = quote._replace(text=text[1:-1].strip())
-    outer_found, inner_found = (
+    outer_matches, inner_matches = (
         not resolve([form], response, 1, HUMAN_TOLERANCE).unmatched for form in (quote, inner)
     )
-    return inner if inner_found and not outer_found else quote
+    return inner if inner_matches and not outer_matches else quote
 
 
 def _label_problem(span: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from text2grad.feedback import (
 )
 from text2grad.jsonl import json_lines, reading
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 """The longest response that is judged."""
 OPTIONAL_KEYS = ("id", "reference", "feedback", "meta")
 
@@ -80,12 +80,8 @@ def read_items(
 ) -> Iterator[Item]:
     """Yield the items of a file, in order.
 
-    Args:
-        path: the file.
-        anchor: place the comments of people's records without spans, too; a row's `feedback` is
-            always placed. Other records of ours stay unchanged.
-        write: the policy's way to write a turn that calls tools or reasons.
-        sheet: the sheet of a workbook.
+    A row's `feedback` is always placed; with `anchor`, so are the comments of people's records
+    without spans. Other feedback records stay unchanged.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
@@ -104,7 +100,7 @@ def read_items(
             raise UserError(f"{place}: {error}", cure) from error
 
 
-def check_items(items: Iterable[Item], max_characters: int = MOST_CHARACTERS) -> int:
+def check_items(items: Iterable[Item], max_characters: int = MAX_CHARACTERS) -> int:
     """Check all items before anything is paid for, and return their number.
 
     Raises:
@@ -116,9 +112,9 @@ def check_items(items: Iterable[Item], max_characters: int = MOST_CHARACTERS) ->
         id, size = item.example.id, len(item.response)
         name = repr(id if len(id) <= 60 else f"{id[:60]}…")
         if escapes_folder(id):
-            raise UserError(f"the id {name} leads out of its folder", "take '..' out of it")
+            raise UserError(f"the id {name} leads out of its folder", "remove '..' from it")
         if not id.isprintable() or len(id) > 500:
-            raise UserError(f"the id {name} is not a name", "at most 500 printable characters")
+            raise UserError(f"the id {name} is not valid", "use at most 500 printable characters")
         digest = blake2b(id.encode(), digest_size=16).digest()
         if digest in digests and not item.shares_id:
             raise UserError(f"the id {name} occurs twice", "give each response its own id")

@@ -36,7 +36,7 @@ VERDICTS: Mapping[str, float] = {
 }
 """Words that praise or criticise for any question, in any case. "yes", "4" and "A" do not."""
 NOT_RATED = frozenset({"-", "–", "—", "?", "/", "n/a", "na", "none", "k.a.", "k. a.", "s/o", "n.v.t."})
-"""Cells that say that there is no rating."""
+"""Texts of a cell without a rating."""
 DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
 """Words of scales with more steps than good and bad; see `_is_graded`."""
 _NOT_BETTER = re.compile(
@@ -103,7 +103,9 @@ def parse_scale(text: str) -> Scale:
         return Scale(ends[0], ends[1], BY_OPTION)
     if not dots and len(words) > 1 and all(words) and len(set(words)) == len(words):
         return Scale(0, len(words) - 1, BY_OPTION, words)
-    raise UsageError(f"--scale {text!r} is no scale", "write worst..best: --scale 1..5, or --scale poor,fair,good")
+    raise UsageError(
+        f"--scale {text!r} is not a scale", "write worst..best: --scale 1..5, or --scale poor,fair,good"
+    )
 
 
 def parse_scales(options: Sequence[str]) -> dict[str, Scale]:
@@ -250,10 +252,10 @@ class RatingReader:
             return f"{self.name}: not on the scale {self.scale}, so without a score: {values} ({count})"
         name = shlex.quote(self.name)
         if all(map(_is_figure, self._unscored)):
-            reason = "more may not be better" if self.is_ambiguous else "no scale is declared"
+            reason = "higher may be worse" if self.is_ambiguous else "no scale is declared"
             cure = f"declare it: --scale {name}=WORST..BEST"
         else:
-            reason = "steps of a scale whose order is unknown" if self.is_graded else "neither praise nor blame"
+            reason = "steps of a scale whose order is unknown" if self.is_graded else "neither praise nor criticism"
             cure = f"if they are ratings, list all, worst first: --scale {name}=WORST,...,BEST"
         return f"{self.name}: {reason}, so without a score: {values} ({cure})"
 
@@ -325,7 +327,7 @@ class Scales:
         for name in filter(None, [*by_option, main]):
             if name not in values:
                 ratings = ", ".join(values)[:200] or "none"
-                raise UsageError(f"the file has no rating {name!r}", f"ratings there: {ratings}")
+                raise UsageError(f"the file has no rating {name!r}", f"its ratings: {ratings}")
         readers = {
             name: RatingReader(
                 name, answers, by_option.get(name) or by_file.get(name), (options or {}).get(name, ())
@@ -337,8 +339,8 @@ class Scales:
         if not main and len(verdicts := rated if len(rated) == 1 else overall) == 1:
             main = verdicts[0]
         elif not main and rated:
-            cure = f"say which: --map {shlex.quote(f'score={rated[0]}')}"
-            problem = f"several ratings and none is the verdict: {', '.join(rated)} ({cure})"
+            cure = f"choose one: --map {shlex.quote(f'score={rated[0]}')}"
+            problem = f"several ratings, and none is clearly the verdict: {', '.join(rated)} ({cure})"
         if not main and "" in by_option and len(values) == 1:
             main = next(iter(values))
         if main and main not in by_option and "" in by_option:
@@ -358,7 +360,7 @@ class Scales:
         if not self.main:
             return ()
         others = [name for name, reader in self.readers.items() if reader.rates and name != self.main]
-        aside = f"kept in meta.ratings, not in the score: {', '.join(others)} (to take one: --map score=NAME)"
+        aside = f"kept in meta.ratings, not in the score: {', '.join(others)} (to use one: --map score=NAME)"
         return tuple(filter(None, [self.readers[self.main].line, aside if others else ""]))
 
     @property

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from text2grad.data.conversations import Exchange, find_messages, read_exchange
 from text2grad.data.files import Row, RowError, find_texts
 from text2grad.data.keys import PROMPT_KEYS, TOOL_RESPONSE_KEYS
-from text2grad.data.opinions import Importer, Names, Opinion, find_text, last_turn, skipped_opinion
+from text2grad.data.opinions import Importer, Names, Opinion, find_text, skipped_opinion, split_last_turn
 from text2grad.data.scale import Scale, parse_number, scale_of_numbers, score_word
 from text2grad.data.spans.marks import (
     BROWSER,
@@ -133,7 +133,7 @@ def _with_meta(row: Row) -> Row:
     return {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
 
 
-def _by_keys(keys: Sequence[str], row: Row, names: Names) -> Exchange:
+def _read_by_keys(keys: Sequence[str], row: Row, names: Names) -> Exchange:
     """Read the response under the first of `keys`, and the prompt."""
     return names.exchange(_with_meta(row), names.response(row, keys))
 
@@ -147,13 +147,13 @@ def _doccano_user(row: Row, fallback_id: str) -> str:
 def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
     """Add spans (objects or `[start, end, label]`) as marks, texts as labels of the response."""
     entries = [value] if isinstance(value, str) else value or []
-    opinion.marks += [_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
+    opinion.marks += [_parse_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
     words = [entry for entry in entries if isinstance(entry, str)]
     for word in words if any(" " in word for word in words) else [words]:
         opinion.add_answer(key, word, names)
 
 
-def _entity(value: Any) -> Mark:
+def _parse_entity(value: Any) -> Mark:
     if isinstance(value, dict):
         start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
         label = value.get("label")
@@ -206,7 +206,7 @@ def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: 
     return people.setdefault(part, new)
 
 
-def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
+def _read_run(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
     """Read the response in a run's outputs and the prompt in its inputs.
 
     Both are messages, text, or objects with texts.
@@ -219,7 +219,7 @@ def _within(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
     response = response or _only_text(answer, names, "response")
     if not response:
         key = next(iter(answer or ()), "KEY") if isinstance(answer, dict) else "KEY"
-        raise RowError(f"no text, or several, in {outputs!r}", f"say which: --map response={key}")
+        raise RowError(f"no text, or several, in {outputs!r}", f"name its key: --map response={key}")
     prompt: Any = [] if "prompt" in names.mapped else find_messages(question)
     inner = question if isinstance(question, dict) and not prompt else {}
     texts = {key: text for key, text in inner.items() if isinstance(text, str) and text}
@@ -255,7 +255,7 @@ def _is_prodigy(row: Row) -> bool:
 def _prodigy_exchange(row: Row, names: Names) -> Exchange:
     if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
         raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
-    return _by_keys(_PRODIGY_TEXTS, row, names)
+    return _read_by_keys(_PRODIGY_TEXTS, row, names)
 
 
 def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
@@ -378,7 +378,7 @@ def _at_path(value: Any, path: str) -> Any:
 # Recognition.
 
 _DOCCANO = ("label", "labels", "entities", "cats", "annotations")
-PAIRS_CURE = "preferences are for a trainer such as TRL's DPOTrainer; here, say of one answer what is good or poor"
+PAIRS_CURE = "train on pairs with TRL's DPOTrainer, for example; feedback says what is good or poor in one answer"
 
 
 def _is_doccano(row: Row) -> bool:
@@ -399,14 +399,14 @@ TOOLS = (
     Tool(
         "langsmith",
         lambda row: isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list),
-        partial(_within, "outputs", "inputs"),
+        partial(_read_run, "outputs", "inputs"),
         id=("id", "run_id"),
         answers=Answers("feedback", question="key", value=("score", "value")),
     ),
     Tool(
         "langfuse",
         _is_langfuse,
-        partial(_within, "output", "input"),
+        partial(_read_run, "output", "input"),
         answers=Answers("scores", "name", ("stringValue", "value"), ("authorUserId", "author_user_id")),
         rows=_langfuse_rows,
         counting=BROWSER,
@@ -414,7 +414,7 @@ TOOLS = (
     Tool(
         "phoenix",
         lambda row: row.keys() >= {"attributes.input.value", "attributes.output.value"},
-        partial(_within, "attributes.output.value", "attributes.input.value"),
+        partial(_read_run, "attributes.output.value", "attributes.input.value"),
         id=("context.span_id", "span_id", "id"),
         columns="annotation",
     ),
@@ -431,7 +431,7 @@ TOOLS = (
     Tool(
         "doccano",
         _is_doccano,
-        partial(_by_keys, (*TOOL_RESPONSE_KEYS, "data")),
+        partial(_read_by_keys, (*TOOL_RESPONSE_KEYS, "data")),
         annotator=("annotator", "username", "user"),
         marks=_DOCCANO,
         comments=("Comments", "comments"),
@@ -452,16 +452,16 @@ def _is_argilla(row: Row) -> bool:
     return nested or flat
 
 
-def _nested(row: Row) -> Row:
+def _nest_answers(row: Row) -> Row:
     """Return a row with `fields` and `responses`.
 
     In a flat row, every column without a dot that is not an answer is a field.
 
     Raises:
-        ValueError: the row is Argilla 1's, or one of a table.
+        ValueError: the row was exported by Argilla 1 or is from a table.
     """
     if isinstance(row.get("responses"), list):
-        raise RowError("the responses are those of Argilla 1", "export the records with Argilla 2")
+        raise RowError("the responses have the format of Argilla 1", "export the records with Argilla 2")
     if isinstance(row.get("fields"), dict):
         return row
     others = ("id", "status", "external_id", "metadata", "_server_id")
@@ -474,7 +474,7 @@ def _nested(row: Row) -> Row:
         if part != "responses":
             continue
         if isinstance(values, str):
-            raise RowError(f"{name} is a list in a table", "export the records as JSON")
+            raise RowError(f"{name} is a list in a cell of a table", "export the records as JSON")
         people, statuses = (row.get(f"{name}.{column}") or [] for column in ("users", "status"))
         columns = zip_longest(values or [], people, statuses)
         responses[question] = [dict(zip(("value", "user_id", "status"), entry, strict=True)) for entry in columns]
@@ -484,8 +484,8 @@ def _nested(row: Row) -> Row:
 
 def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield an opinion for each person who submitted answers; skip other answers."""
-    row = _nested(row)
-    fields = last_turn(row["fields"])
+    row = _nest_answers(row)
+    fields = split_last_turn(row["fields"])
     response, id = names.response(fields), find_text(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
     exchange = names.exchange(fields, response)
@@ -530,7 +530,7 @@ def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
             if isinstance(questions, list) and questions:
                 return _argilla_settings(questions, str(source))
     possible: dict[str, set[str]] = {}
-    for row in map(_nested, rows):
+    for row in map(_nest_answers, rows):
         texts = {name: text for name, text in row["fields"].items() if isinstance(text, str)}
         responses = (row["responses"] or {}).items()
         answers = [(question, answer) for question, items in responses for answer in items or ()]
@@ -575,7 +575,7 @@ def _argilla_settings(questions: Sequence[Mapping[str, Any]], source: str) -> Na
 Result = Mapping[str, Any]
 _ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
 _FLAT_COLUMNS = {"annotation_id", "annotator", "lead_time"}
-_OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
+_STUDIO_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
 
 
 def _is_studio(row: Row) -> bool:
@@ -592,7 +592,7 @@ def _read_studio(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 def _read_task(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield an opinion for each annotation of a task; skip cancelled ones and predictions."""
-    data = last_turn(row["data"])
+    data = split_last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or []
@@ -715,7 +715,7 @@ def _add_result(opinion: Opinion, result: Result, texts: Mapping[str, str], resp
 
 def _read_flat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield the opinion of a row of JSON-MIN, CSV or TSV: an annotation with its data."""
-    data = {name: _decode_json(value) for name, value in row.items() if name not in _OWN_COLUMNS}
+    data = {name: _decode_json(value) for name, value in row.items() if name not in _STUDIO_COLUMNS}
     response = names.response({name: value for name, value in data.items() if name not in names.scales})
     text_keys = {response, names.key(data, "prompt", PROMPT_KEYS)}
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name in text_keys}

@@ -157,7 +157,7 @@ def user(content: Any) -> dict[str, Any]:
 UNREADABLE: list[tuple[Any, str]] = [
     (user([IMAGE]), "a message of the user has a part 'image_url'"),
     (assistant(content=[IMAGE]), "the assistant has a part 'image_url'"),
-    *((assistant(tool_calls=calls), "a call of a tool has no name") for calls in ([{"id": "1"}], 7, ["{"])),
+    *((assistant(tool_calls=calls), "a tool call has no name") for calls in ([{"id": "1"}], 7, ["{"])),
     ({"messages": [ASK, TOOL]}, "no message of the assistant"),
     (assistant(content=7), "'7' in place of text"),
     (assistant(content={"text": "95"}), "assistant has an object as content"),

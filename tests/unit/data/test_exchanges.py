@@ -191,7 +191,7 @@ def test_turns_before_the_question_belong_to_the_prompt(key: str, tmp_path: Path
 def test_a_row_without_a_response_says_which_column_it_may_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--map response=output"):
         read(tmp_path, [{"input": "How far?", "output": "95 km.", "critique": "c"}])
-    with pytest.raises(UserError, match="no message: "):
+    with pytest.raises(UserError, match="not a message: "):
         read(tmp_path, [{"messages": [{"role": "user", "parts": []}], "critique": "c"}])
 
 

@@ -69,14 +69,14 @@ def test_labels_and_scales_that_nothing_says_are_asked_for() -> None:
 WRONG: list[tuple[str, list[dict[str, Any]], str]] = [
     ("nowhere:OWN", [ROW], "no module nowhere .*in this folder"),
     ("desk:OWM", [ROW], "desk has no OWM"),
-    ("desk:opinions", [ROW], "--kind desk:opinions: it is function, and no Importer"),
+    ("desk:opinions", [ROW], "--kind desk:opinions: function is not an Importer"),
     ("broken:OWN", [ROW], "in line 1 of .*broken.py"),
     ("desk:", [ROW], "unknown kind of feedback 'desk:' .*or module:NAME"),
     ("desk:OWN", [ROW, {"text": "a"}], "line 2: no 'said'"),
     ("desk:OWN", [{"said": 4}], "line 1: the response is not text"),
     ("desk:OWN", [{**ROW, "marks": [{"from": "x", "to": 2}]}], "line 1: offsets 'x' and 2 are not whole"),
     ("desk:OWN", [{**ROW, "marks": 3}], "line 1: not a record of own"),
-    ("desk:WRONG", [ROW], "line 1: the importer wrong yields str, and no Opinion"),
+    ("desk:WRONG", [ROW], "line 1: the importer wrong yields str, not Opinion"),
     ("desk:OPEN", [ROW, {"text": "a"}], "line 2: not a record of open"),
 ]
 

@@ -92,11 +92,11 @@ def test_columns_of_any_name_and_any_delimiter(tmp_path: Path) -> None:
 def test_losses_are_in_the_line_where_their_row_begins(tmp_path: Path) -> None:
     found = table(tmp_path, 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\nprompt,response,poor\n')
     assert [loss.partition(":")[0] for loss in found.losses] == ["row 2", "row 4 (line 5)", "row 5 (line 6)"]
-    assert len(found.records) == 1 and "the header again" in found.losses[-1]
+    assert len(found.records) == 1 and "a repeated header" in found.losses[-1]
 
 
 CELLS = "prompt,response,critique\n"
-SAME_ID = "row 3: the id '1' is that of another text in row 2"
+SAME_ID = "row 3: the id '1' belongs to another text in row 2"
 UNCLEAR: list[tuple[str, list[str], str]] = [
     ("question,answer\na,b\n", [], "no column 'response'.*--map response=COLUMN; columns: question, answer"),
     ("respones,critique\na,b\n", [], "did you mean 'response'.*--map response=respones"),
@@ -165,10 +165,10 @@ BAD_CELLS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"critique": {"text": "a"}}, "the critique is an object"),
     ({"corrected": ["a"]}, "the corrected is neither text nor"),
     ({"annotator": True}, "the annotator is the value true"),
-    ({"poor": [{"text": "due"}]}, "poor has an object and no quote"),
-    ({"good": 1990}, "good has the number 1990 and no quote"),
+    ({"poor": [{"text": "due"}]}, "poor has an object instead of a quote"),
+    ({"good": 1990}, "good has the number 1990 instead of a quote"),
     ({"spans": ["due"]}, "a span is an object"),
-    ({"spans": "due"}, "the spans are no list of objects"),
+    ({"spans": "due"}, "the spans are not a JSON list of objects"),
     ({"spans": [{"text": "due", "label": 1, "occurrence": 0}]}, "occurrence 0"),
     ({"response": "[-a-]{b"}, "is not closed"),
     ({"score": "seven"}, "the score 'seven' is not a number"),
@@ -200,7 +200,7 @@ SCORED: list[tuple[str, list[Any], tuple[str, ...], list[float], str]] = [
     ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
     ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
     ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
-    ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are"),
+    ("score", [0, 1], (), [0, 1], "scores 0 and 1 are used unchanged"),
     ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
     ("score", ["0,5", "−1", "0.25 ", "1e-05"], (), [0.5, -1, 0.25, 1e-05], ""),
     ("score", ["good", "Bad", "👎", "neutral", "0"], (), [1, -1, -1, 0, 0], "'Bad' read as -1"),
@@ -223,7 +223,7 @@ def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> Non
     for column, values, scales in (("stars", "45", ("1..5",)), ("thumbs", ("down", "up"), ())):
         rows = "".join(f"p,r{value},{value},c\n" for value in values)
         assert not table(tmp_path, f"prompt,response,{column},critique\n{rows}", scales=scales).unscored
-    for scales, words in (((), r"--scale stars=WORST\.\.BEST"), (("helpful=1..5",), "ratings there: stars")):
+    for scales, words in (((), r"--scale stars=WORST\.\.BEST"), (("helpful=1..5",), "its ratings: stars")):
         with pytest.raises(UserError, match=words):
             table(tmp_path, "prompt,response,stars\np,r,4\n", scales=scales)
     with pytest.raises(UserError, match="stars: not on the scale 1 to 5, so without a score: 7"):
@@ -263,7 +263,7 @@ def test_corrections_are_spans_and_omissions(tmp_path: Path) -> None:
     assert quoted(replaced) == [("next week", -1, "should be: on Friday")]
     assert (added.meta["corrected"], added.meta["omissions"]) == ("It is due today.", ["today"])
     found = table(tmp_path, f"{CELLS}p,It is <del>due</del>.,c\n")
-    assert found.records[0].response == "It is <del>due</del>." and "'<del>due</del>' stays" in found.losses[0]
+    assert found.records[0].response == "It is <del>due</del>." and "'<del>due</del>' is kept" in found.losses[0]
     text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
     assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
     spans, omissions = diff_spans("He came on Monday, sadly.", "He came late on Friday.")
@@ -296,7 +296,7 @@ def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> 
     found = table(tmp_path, HEAD + "\n".join([f"{row},", f"{row},", f"{row},ann", f"{row},bob", f"{row} So.,bob"]))
     assert [record.meta.get("annotator", "") for record in found.records] == ["", "ann", "bob", "bob"]
     assert len({record.id for record in found.records}) == 3
-    assert found.losses == ("row 3: the same remark as in row 2: left out",)
+    assert found.losses == ("row 3: repeats the remark in row 2: left out",)
     assert merge_feedback(found.records, found.records) == found.records
     for records, people in ((found.records[:1] * 2, 0), (found.records[1:3], 1)):
         write_jsonl(tmp_path / "out.jsonl", records)

@@ -25,7 +25,7 @@ def test_a_scale_from_its_worst_to_its_best() -> None:
         scale = parse_scale(text)
         assert {value: scale.score(value) for value in scores} == scores, text
     for text in ("", "5", "1..1", "1..many", "1-5", "good", "a,,b", "a,a", "1..2..3", "nan..5"):
-        with pytest.raises(UsageError, match=r"is no scale .*--scale 1\.\.5"):
+        with pytest.raises(UsageError, match=r"is not a scale .*--scale 1\.\.5"):
             parse_scale(text)
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_on_the_scale_is_left_out_and_named_or_refused() -> None:
     assert reading.problem == "rating: not on the scale 1 to 5, so without a score: 0 (1 of 2)"
     for values, given, words in (
         ({"rating": [1, 7]}, ["1..5"], "not on the scale 1 to 5, .*: 7"),
-        ({"rating": [1]}, ["stars=1..5"], r"no rating 'stars' .*ratings there: rating"),
+        ({"rating": [1]}, ["stars=1..5"], r"no rating 'stars' .*its ratings: rating"),
         ({"rating": [1]}, ["1..5", "1..7"], "given twice"),
     ):
         with pytest.raises(UsageError, match=words):

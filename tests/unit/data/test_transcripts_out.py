@@ -41,7 +41,9 @@ def test_a_table_gives_a_transcript_back(tmp_path: Path) -> None:
         (read,) = import_feedback(tmp_path / "t.csv").records
         assert isinstance(read.response, Transcript) and read.response == TALK
         assert (read.prompt, read.spans, read.score, read.critique) == (PROMPT, written.spans, -0.5, "So so.")
-    with pytest.raises(UserError, match=r"'1' has turns that no table gives back .*keep the JSON Lines file"):
+    with pytest.raises(
+        UserError, match=r"'1' has turns with spans that a table cannot hold .*keep the JSON Lines file"
+    ):
         export([record(span("ook"))], "csv", tmp_path / "t.csv")
 
 
@@ -64,6 +66,6 @@ def test_a_quote_of_a_tool_is_named_as_that(tmp_path: Path) -> None:
     row = {"prompt": "How far?", "response": turns, "poor": ["95 km", "90 km"], "critique": "c"}
     (tmp_path / "r.jsonl").write_text(json.dumps(row), encoding="utf-8")
     found = import_feedback(tmp_path / "r.jsonl")
-    assert found.losses == ("line 1: '95 km' is by a tool or a user: quote the turns that are judged",)
+    assert found.losses == ("line 1: '95 km' is from a tool or a user: quote the turns that are judged",)
     assert [each.text for each in found.records[0].spans] == ["90 km"]
     assert found.report.unmatched == 1 and found.records[0].quotes.foreign == 1

@@ -64,7 +64,7 @@ def test_the_tests_of_a_problem_tell_its_reference_from_a_wrong_program() -> Non
 def test_a_packed_file_that_unpacks_to_far_too_much_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LEAST_UNPACKED", 100_000)
+    monkeypatch.setattr(files, "MIN_LIMIT", 100_000)
     row = b'{"id": 1}\n'
     bomb, calm = tmp_path / "bomb.jsonl.gz", tmp_path / "calm.jsonl.gz"
     for content in (b" " * 50_000_000, row * 5_000_000):

@@ -37,18 +37,15 @@ _MEANING = re.compile(r"(-?\d{1,3})\s*(?:=|:|ist|is)\s*([^\W\d][\w ]*)")
 
 
 class Profile(NamedTuple):
-    """The filled cells of a column, and averages over them.
+    """The filled cells of a column (`values`), and averages over them.
 
     Attributes:
-        values: the filled cells.
-        rows: all cells.
         words: the mean number of words.
         characters: the mean number of characters.
         questions: the share that ends with a question mark.
     """
 
     values: list[Any]
-    rows: int
     words: float
     characters: float
     questions: float
@@ -198,7 +195,6 @@ def profile_column(values: Sequence[Any]) -> Profile:
     count = max(1, len(texts))
     return Profile(
         filled,
-        len(values),
         sum(len(text.split()) for text in texts) / count,
         sum(map(len, texts)) / count,
         sum(text.rstrip().endswith(("?", "？")) for text in texts) / count,
@@ -420,7 +416,7 @@ class _Draft:
                 if ours in fields and other != name and other not in assigned and strength - fields[ours] < MIN_LEAD
             ]
             rivals = [other for other in rivals if not self._is_better_elsewhere(strengths[other], ours)]
-            names = self._settle(ours, [name, *rivals]) if rivals and ours in (*TEXTS, "score") else [name]
+            names = self._narrow_down(ours, [name, *rivals]) if rivals and ours in (*TEXTS, "score") else [name]
             if len(names) > 1:
                 self._doubt(ours, names)
             self.columns[ours] = name if len(names) > 1 else names[0]
@@ -431,7 +427,7 @@ class _Draft:
         others = fields.keys() - {ours} - self.columns.keys()
         return any(fields[other] >= fields[ours] for other in others)
 
-    def _settle(self, ours: str, names: list[str]) -> list[str]:
+    def _narrow_down(self, ours: str, names: list[str]) -> list[str]:
         """Return those of several candidate columns that remain by their content."""
         if ours == "score":
             overall = {plain_header(name) for name in _table()["overall"]}

@@ -25,9 +25,9 @@ from text2grad.data.spreadsheets.columns import names_feedback, profile_column
 from text2grad.data.spreadsheets.tables import WORKBOOKS, Line, bad_rows
 from text2grad.errors import UserError, first_line, warn_once
 
-MOST_BYTES, MOST_UNPACKED, MOST_CELLS = 64 << 20, 512 << 20, 10_000_000
+MAX_BYTES, MAX_UNPACKED, MAX_CELLS = 64 << 20, 512 << 20, 10_000_000
 """Limits: 64 MiB for a workbook, 512 MiB unpacked (without pictures), ten million cells a sheet."""
-LEAST_UNPACKED, MOST_TIMES = 64 << 20, 200
+MIN_LIMIT, MAX_RATIO = 64 << 20, 200
 """A part may unpack to 64 MiB or to 200 times its size."""
 HEADER_ROWS = 10
 """The header is one of the first rows that are not blank."""
@@ -65,19 +65,15 @@ def is_workbook(path: Path, data: bytes) -> bool:
 def sheet_lines(path: Path, data: bytes, sheet: str = "") -> list[Line]:
     """Return the rows of a sheet that are not blank, from its header on.
 
-    Warns of rows above the header, and of cells merged over several rows.
-
-    Args:
-        path: the workbook, for errors.
-        data: its bytes.
-        sheet: the name of a sheet, "" for the only one with a table of answers.
+    Warns of rows above the header, and of cells merged over several rows. `sheet` is the name of a
+    sheet, "" for the only one with a table of answers.
 
     Raises:
         UserError: the workbook is damaged, protected or too large, the sheet is missing or
             ambiguous, or cells have no value.
     """
-    if len(data) > MOST_BYTES:
-        size = f"{len(data) >> 20} MiB, more than {MOST_BYTES >> 20}"
+    if len(data) > MAX_BYTES:
+        size = f"{len(data) >> 20} MiB, more than {MAX_BYTES >> 20}"
         raise UserError(f"{path} has {size}", "save the sheet alone as CSV (UTF-8)")
     if data.startswith(_OLE) and _ENCRYPTED in data:
         raise _password_error(path)
@@ -125,7 +121,7 @@ def _unpack_parts(path: Path, data: bytes) -> dict[str, bytes]:
             for entry in archive.infolist():
                 if entry.is_dir() or _NOT_READ.match(entry.filename):
                     continue
-                most = min(max(LEAST_UNPACKED, MOST_TIMES * entry.compress_size), MOST_UNPACKED - total)
+                most = min(max(MIN_LIMIT, MAX_RATIO * entry.compress_size), MAX_UNPACKED - total)
                 with archive.open(entry) as file:
                     part = file.read(most + 1)
                 total += len(part)
@@ -150,7 +146,7 @@ def _pack(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _refuse_extent(path: Path, name: str, rows: int, columns: int) -> None:
-    if rows * columns > MOST_CELLS:
+    if rows * columns > MAX_CELLS:
         problem = f"{path}: the sheet {name!r} ends in row {rows:,} and column {columns:,}"
         raise UserError(problem, "delete the empty rows and columns after the table, and save it")
 
@@ -219,7 +215,7 @@ def _refuse_valueless(path: Path, name: str, cells: _Cells) -> None:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """The rows of a sheet from its header on, why they are no table, and notes on merged cells."""
+    """The rows of a sheet from its header on, its problem if any, and notes on merged cells."""
 
     lines: list[Line]
     problem: str = ""
@@ -235,7 +231,7 @@ def _candidates(path: Path, names: Sequence[str], tables: Sequence[str], sheet: 
     if sheet and sheet not in names:
         raise UserError(f"{path} has no sheet {sheet!r}", f"sheets: {', '.join(map(repr, names))[:200]}")
     if sheet and sheet not in tables:
-        raise UserError(f"{path}: the sheet {sheet!r} is a chart and no table", "name another by --sheet")
+        raise UserError(f"{path}: the sheet {sheet!r} is a chart, not a table", "choose another with --sheet")
     if not tables:
         raise UserError(f"{path} has charts and no table", "put the feedback into a sheet with cells")
     return [sheet] if sheet else list(tables)
@@ -334,7 +330,7 @@ def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
     """Return the only sheet with a table of answers; warn of other sheets and rows above it.
 
     Raises:
-        UserError: no sheet is a table, or several may be meant.
+        UserError: no sheet is a table, or several may hold the feedback.
     """
     tables = [name for name, sheet in sheets.items() if not sheet.problem]
     if not tables:
@@ -350,7 +346,7 @@ def _choose_sheet(path: Path, sheets: Mapping[str, _Sheet]) -> str:
     if len(fitting) != 1 and len(tables) > 1:
         names = fitting or tables
         raise UserError(
-            f"{path}: several sheets may be meant: {', '.join(names)}", f"--sheet {shlex.quote(names[0])}"
+            f"{path}: several sheets may hold the feedback: {', '.join(names)}", f"--sheet {shlex.quote(names[0])}"
         )
     name = (fitting if len(fitting) == 1 else tables)[0]
     first = sheets[name].lines[0].row

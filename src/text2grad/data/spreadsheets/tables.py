@@ -25,7 +25,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 _TABBED = (".tsv", ".tab", ".txt")
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _SHEET_ERROR = re.compile(r"#[A-ZÀ-Ý0/¿_]+[!?]|#N/?[ADV]|Err:5\d\d")
 """The value of a failed formula, in the languages of Excel, Sheets and LibreOffice."""
 _FORMULA_OF_TEXT = re.compile(r'="([^"]*)"')
@@ -114,8 +114,7 @@ def _code_page(data: bytes) -> str:
 
 
 def _reads_as_western(text: str) -> bool:
-    """True if letters beyond ASCII are those of Western languages, among more of ASCII, and signs
-    part words."""
+    """True if the characters beyond ASCII are few, Western, and no signs inside words."""
     letters = sum(map(str.isalpha, text))
     beyond = [character for character in text if not character.isascii()]
     likely = all(character in _WESTERN or character in _SIGNS for character in beyond)
@@ -195,13 +194,13 @@ def bad_rows(path: str | Path, problems: Sequence[tuple[str, str]], cure: str) -
     for location, problem in problems:
         by_problem.setdefault(problem, []).append(location)
     lines = [f"{_first_locations(locations)}: {problem}" for problem, locations in by_problem.items()]
-    more = f"; and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
-    return UserError(f"{path}: {'; '.join(lines[:_MOST_NAMED])}{more}", cure)
+    more = f"; and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
+    return UserError(f"{path}: {'; '.join(lines[:_MAX_NAMED])}{more}", cure)
 
 
 def _first_locations(locations: Sequence[str]) -> str:
-    more = len(locations) - _MOST_NAMED
-    return ", ".join(locations[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(locations) - _MAX_NAMED
+    return ", ".join(locations[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
@@ -211,9 +210,7 @@ def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
     for column, name in enumerate(names):
         if name and name in names[:column]:
             numbers = f"columns {names.index(name) + 1} and {column + 1}"
-            raise UserError(
-                f"{path}: the column {name!r} is there twice ({numbers})", "rename or remove one of them"
-            )
+            raise UserError(f"{path}: the column {name!r} occurs twice ({numbers})", "rename or remove one of them")
     filled = {column for line in lines[1:] for column, cell in enumerate(line.cells[:width]) if cell.strip()}
     return {n: name or f"column {n + 1}" for n, name in enumerate(names) if name or n in filled}
 

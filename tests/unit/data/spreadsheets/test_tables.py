@@ -84,7 +84,7 @@ def test_places_are_those_of_the_spreadsheet(tmp_path: Path) -> None:
         ("x.tsv", 'a\tb\np\t"It is ""so""\n"x\ny"\tz\n', "row 2: a quotation mark .*not closed"),
         ("x.csv", 'a,b\np, "q"\n', "row 2: a space before a quotation mark .remove the space"),
         ("x.csv", 'a,b\np,q\np, "q, r"\n', "row 3: a space before a quotation mark"),
-        ("x.csv", "a,b,a\np,q,r\n", r"the column 'a' is there twice \(columns 1 and 3\) \(rename or remove"),
+        ("x.csv", "a,b,a\np,q,r\n", r"the column 'a' occurs twice \(columns 1 and 3\) \(rename or remove"),
         ("x.csv", "a,b\np\np,q\np,q,r\n", r"row 2: not as many cells .*\(1, not 2\); row 4: .*\(3, not 2\)"),
         ("x.csv", "a,b\n" + "p\n" * 9, r"row 2, row 3, row 4, row 5, row 6 and 4 more: not as many cells"),
         ("x.jsonl", '{"response": "a", "response": "c"}\n', "x.jsonl:1: .*the key 'response' is repeated"),

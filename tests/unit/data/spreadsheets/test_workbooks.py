@@ -91,12 +91,12 @@ def test_several_sheets_with_answers_are_named(tmp_path: Path) -> None:
 
 
 def huge(folder: Path) -> Path:
-    (folder / "feedback.xlsx").write_bytes(b"PK\x03\x04" + bytes(sheets.MOST_BYTES))
+    (folder / "feedback.xlsx").write_bytes(b"PK\x03\x04" + bytes(sheets.MAX_BYTES))
     return folder / "feedback.xlsx"
 
 
 def bomb(folder: Path) -> Path:
-    return book(folder, extra={"xl/bomb.xml": bytes(sheets.LEAST_UNPACKED + 1)})
+    return book(folder, extra={"xl/bomb.xml": bytes(sheets.MIN_LIMIT + 1)})
 
 
 def protected(folder: Path) -> Path:
