@@ -8,6 +8,7 @@ from statistics import fmean
 
 from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, QuoteCounts, Source, Span
+from text2grad.feedback.spans import sort_by_place
 
 SAME_SPAN = 0.5
 """Overlap (shared characters by covered characters) from which two spans are one opinion."""
@@ -51,7 +52,7 @@ def merge_opinions(judgements: Sequence[Judgement]) -> Judgement:
         return critiques[0] if critiques else judgements[0]
     return max(critiques, key=lambda critique: len(critique.spans)).model_copy(
         update={
-            "spans": tuple(sorted(_weighted_spans(critiques), key=lambda s: (s.start, s.end, -s.label))),
+            "spans": sort_by_place(_weighted_spans(critiques)),
             "score": _mean(critique.score for critique in critiques),
             "turn_scores": tuple(map(_mean, zip_longest(*(critique.turn_scores for critique in critiques)))),
             "quotes": sum((critique.quotes for critique in critiques), QuoteCounts()),

@@ -23,9 +23,8 @@ CRITICS: Mapping[str, CriticSpec] = {
 def spec_of(kind: str) -> CriticSpec:
     """Return the spec of a critic.
 
-    Args:
-        kind: a name in `CRITICS`; the `module:Name` of a `CriticSpec` or of a class without
-            arguments; or the address of a server (`critics.served`).
+    `kind` is a name in `CRITICS`; the `module:Name` of a `CriticSpec`, or of a class without
+    arguments; or the address of a server (`critics.served`).
 
     Raises:
         UserError: there is no such module or name.

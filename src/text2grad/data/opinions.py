@@ -255,12 +255,12 @@ def read_opinions(importer: Importer, path: Path, rows: Sequence[LocatedRow], na
         UserError: names all rows that cannot be read, and why.
     """
 
-    def read(row: Row, fallback_id: str) -> list[Opinion]:
+    def read_row(row: Row, fallback_id: str) -> list[Opinion]:
         return importer.read(row, fallback_id, names)
 
     opinions: list[Opinion] = []
     noun = f"record of {importer.name}"
-    for location, opinion in convert_located_rows(rows, path, importer.keys, read, noun):
+    for location, opinion in convert_located_rows(rows, path, importer.keys, read_row, noun):
         opinion.location = location
         opinions.append(opinion)
     return opinions

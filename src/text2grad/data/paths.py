@@ -22,9 +22,7 @@ def expand_paths(row: Row, names: Mapping[str, Sequence[str]]) -> Row:
     read as a conversation. Values named inside the messages of another conversation are removed
     from these messages, so that nothing is read twice.
 
-    Args:
-        row: one row of a file.
-        names: our fields -> the dotted names in the row. The index -1 is the last item of a list.
+    `names` maps our fields to dotted names in the row; the index -1 is the last item of a list.
     """
     paths = [path for field_paths in names.values() for path in field_paths if path not in row and "." in path]
     values = {path: value for path in paths if (value := value_at(row, path)) is not None}

@@ -216,8 +216,8 @@ def _paper_ultrafeedback(row: Row, fallback_id: str) -> Example:
 
 def _last_turn(row: Row) -> Answers:
     # A prompt has two rows, with the chosen and the rejected answer.
-    chosen = row.get("is_chosen")
-    suffix = ("chosen" if chosen else "rejected") if isinstance(chosen, bool) else ""
+    is_chosen = row.get("is_chosen")
+    suffix = ("chosen" if is_chosen else "rejected") if isinstance(is_chosen, bool) else ""
     meta = {"overall_score": row["score"]} if row.get("score") is not None else {}
     yield suffix, parse_conversation(row["response"], "response")[-1].content, meta
 

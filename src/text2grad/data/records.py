@@ -74,8 +74,6 @@ class ImportReport(Record):
 
     Attributes:
         source: the kind of file.
-        records: records in total.
-        spans: labelled spans.
         unmatched: quotes that are not in the response.
         ambiguous: quotes that occur more than once.
         no_polarity: marks that are neither praise nor criticism.
@@ -103,8 +101,6 @@ class ImportResult(Record):
     """The records of a file, in its order, and what was not used.
 
     Attributes:
-        records: all records.
-        report: the figures.
         unscored: lines on ratings that lack a scale.
         scales: lines on how ratings were read.
         anchored: lines on words that were marked because a comment quotes them.
@@ -138,8 +134,8 @@ def import_feedback(
     Args:
         path: the file, or a folder of such files.
         kind: `remarks` or `csv` (responses with comments: `data.remarks`), the name of one of
-            `IMPORTERS` (a tool's export, a published data set), an `Importer` of your own as
-            `module:NAME`, `feedback` (our own records), or `auto`.
+            `IMPORTERS` (a tool's export, a published data set), a user-defined `Importer` as
+            `module:NAME`, `feedback` (feedback records), or `auto`.
         context_characters: as in `TaskSettings`, so that critic and policy see the same prompt.
         names: columns, keys or fields with other names: `response=answer`.
         scales: scales of ratings, worst first: `1..5`, or for one question `helpful=1..5`.
@@ -148,9 +144,6 @@ def import_feedback(
         sheet: the sheet of a workbook.
         skip: leave out unusable remarks, and list them in the losses.
         rows: the rows of the file, where the caller has read them.
-
-    Returns:
-        The records, and a report of what was read and what was not.
 
     Raises:
         UserError: the file cannot be read, is of an unknown kind, or has an unusable record (which
@@ -190,12 +183,12 @@ def import_feedback(
     return ImportResult(records=records, report=_report("feedback", records))
 
 
-def _import_folder(folder: Path, read: Callable[[Path], ImportResult]) -> ImportResult:
+def _import_folder(folder: Path, import_file: Callable[[Path], ImportResult]) -> ImportResult:
     """Import all files of a folder; the lines on each begin with its name."""
     files, others = list_files(folder)
     if not files:
         raise UserError(f"{folder} has no files of feedback", f"it holds: {', '.join(others[:6]) or 'nothing'}")
-    results = [(file.name, read(file)) for file in files]
+    results = [(file.name, import_file(file)) for file in files]
     records = [record for _, result in results for record in result.records]
 
     def collect(field: str) -> tuple[str, ...]:

@@ -289,12 +289,12 @@ def read_remarks(
     others = [name for name in ("score", *RATING_COLUMNS) if name != file_scales.main]
     ignored = [name for name in others if any(is_filled(row.get(name)) for _, row in rows)]
 
-    def read(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    def read_remark(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         opinion = read_row(row, _read_score(row, file_scales), write)
         if opinion.losses or not opinion.skipped:
             yield opinion
 
-    opinions = read_opinions(Importer("remarks", read), path, rows, Names())
+    opinions = read_opinions(Importer("remarks", read_remark), path, rows, Names())
     if all(opinion.skipped for opinion in opinions):
         losses = [f"{opinion.location}: {loss}" for opinion in opinions for loss in opinion.losses]
         raise UserError(f"{path}: {[*file_scales.problems, *losses, 'no row judges a response'][0]}")

@@ -87,9 +87,9 @@ class Tool:
 
     def importer(self) -> Importer:
         """Return the importer that reads by this entry."""
-        return Importer(self.name, self._read, accepts=self.accepts, names=self.names, counting=self.counting)
+        return Importer(self.name, self._read_row, accepts=self.accepts, names=self.names, counting=self.counting)
 
-    def _read(self, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    def _read_row(self, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         for judged_row in self.rows(row):
             yield from _read_answer(self, judged_row, fallback_id, names)
 

@@ -125,12 +125,9 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
     A critique wins if it is preferred in both orders. A preference that changes with the order is a
     tie. A `Failure` loses against a critique without asking the judge.
 
-    Args:
-        chat: the judge.
-        prompt: the text of a prompt with {{first}} and {{second}}, such as
-            `tasks/prompts/compare_critiques.txt`; or one that asks for ratings from 0 to 10, such
-            as `code_e2.txt`, where the higher `score` is preferred.
-        pairs: the critiques.
+    `prompt` is the text of a prompt with {{first}} and {{second}}, such as
+    `tasks/prompts/compare_critiques.txt`; or one that asks for ratings from 0 to 10, such as
+    `code_e2.txt`, where the higher `score` is preferred.
 
     Returns:
         `win`, `tie`, `loss`: shares of the judged pairs; `position_bias`: the share of pairs in
@@ -154,12 +151,9 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
     An answer wins if it is preferred in both orders. A preference that changes with the order is a
     tie. Equal answers tie, and an empty one loses, without asking the judge.
 
-    Args:
-        chat: the judge.
-        prompt: the text of a prompt such as `tasks/prompts/compare_answers.txt` (the criteria of
-            the paper's appendix E.1); or one that asks for ratings, such as `summarization_e1.txt`
-            (the ratings of that appendix).
-        pairs: the answers.
+    `prompt` is the text of a prompt such as `tasks/prompts/compare_answers.txt` (the criteria of
+    the paper's appendix E.1); or one that asks for ratings, such as `summarization_e1.txt` (the
+    ratings of that appendix).
 
     Returns:
         As `compare_critics`, with all criteria if rated (`accuracy`, `their_accuracy`, ...); and

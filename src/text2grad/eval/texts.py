@@ -43,12 +43,7 @@ def _unicode_bleu(references: Sequence[str], texts: Sequence[str]) -> dict[str, 
 
 
 def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dict[str, Figure]:
-    """Return BLEU (Papineni et al. 2002) by sacrebleu.
-
-    Args:
-        references: one reference per text.
-        texts: the texts to score.
-        options: of sacrebleu's `BLEU` (`tokenize`, `smooth_method`, ...).
+    """Return BLEU (Papineni et al. 2002) by sacrebleu; `options` are those of its class `BLEU`.
 
     Returns:
         `bleu`: n-gram counts summed over the corpus; `sentence_bleu`: the mean over texts, each

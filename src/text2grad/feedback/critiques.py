@@ -19,9 +19,6 @@ class Critique(Record):
     """Feedback on one response: free text, labelled spans, and a verdict in [-1, 1].
 
     Attributes:
-        text: the critique in words.
-        spans: the labelled spans of the response.
-        score: the verdict; None without one.
         turn_scores: one verdict per turn of a `Transcript`, or empty.
         quotes: counts of the quotes without a span.
         lost: the quotes that are not in the response, where the critic recorded them.
@@ -67,9 +64,6 @@ class Critique(Record):
             score: the verdict, from -1 to 1.
             text: the critique in words.
             tolerance: how closely a quote must match the response.
-
-        Returns:
-            The critique, with its spans in text order.
 
         Raises:
             InvalidFields: the score is outside [-1, 1].
@@ -122,9 +116,6 @@ class Critique(Record):
             reason: key of the reason for a span; optional.
             score: key of the verdict, from -1 to 1; optional.
             text: key of the critique in words; optional.
-
-        Returns:
-            The critique, with its spans in the order of the list.
 
         Raises:
             InvalidCritique: the score is out of range, or an offset, kind or text of a span does

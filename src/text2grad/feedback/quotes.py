@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from text2grad.feedback.escaping import escape, reserved_tags
 from text2grad.feedback.locate import find_all, locate
-from text2grad.feedback.spans import Label, Place, QuoteCounts, Span, Tolerance
+from text2grad.feedback.spans import Label, Place, QuoteCounts, Span, Tolerance, sort_by_place
 from text2grad.feedback.transcripts import Turn, is_foreign, turn_at, turns_of
 from text2grad.unicode_words import inside_word
 
@@ -157,8 +157,8 @@ def _key(quote: Quote) -> Key:
 
 
 def sort_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the distinct spans, sorted by (start, end, good before poor)."""
-    return tuple(dict.fromkeys(sorted(spans, key=lambda span: (span.start, span.end, -span.label))))
+    """Return the distinct spans, sorted by place."""
+    return tuple(dict.fromkeys(sort_by_place(spans)))
 
 
 def to_quotes(spans: Sequence[Span], response: str) -> list[Quote]:

@@ -29,7 +29,6 @@ class Span(Record):
         label: 1 (good), -1 (poor), or 0 (right but improvable, the paper's improvement
             suggestions), which gives no reward.
         text: the quoted characters, so that a record can be checked without trusting its offsets.
-        reason: the reason for the label.
         weight: confidence in the label, such as the share of judgements that agree; written only
             if not 1.
     """
@@ -46,6 +45,11 @@ class Span(Record):
         if self.end <= self.start:
             raise ValueError(f"empty span [{self.start}, {self.end})")
         return self
+
+
+def sort_by_place(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return spans in the order of the response; of equal places, good before poor."""
+    return tuple(sorted(spans, key=lambda span: (span.start, span.end, -span.label)))
 
 
 class LabelledPlace(NamedTuple):
@@ -74,7 +78,7 @@ class QuoteCounts(Record):
         foreign: unmatched quotes of a tool or a user.
         ambiguous: occur several times without naming an occurrence.
         normalised: matched in another form (`Tolerance`).
-        no_polarity: neither praise nor blame.
+        no_polarity: neither praise nor criticism.
         repeated: repeat another quote.
     """
 

@@ -165,8 +165,6 @@ def select_split(
 
     Args:
         examples: all examples, without a data set's own held-out examples.
-        split: the split to return.
-        settings: the shares and the seed.
         heldout: the held-out examples of the data set; None: hold out a share of the questions
             (`assign_split`).
     """

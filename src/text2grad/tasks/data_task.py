@@ -17,7 +17,6 @@ class DataTask:
     (`HUB`), or else a share of the questions (`select_split`).
 
     Args:
-        settings: the task's settings.
         default: the data to use if `task.data` is empty.
         shapes: the formats to accept.
         select: filters the examples of a data file or hub data set.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from text2grad.critics.program.extract import Program, expected_names, extract_program
 from text2grad.critics.program.source import Code, Lines, parse_code
 from text2grad.feedback import Critique, Example, Label, Span
+from text2grad.feedback.spans import sort_by_place
 from text2grad.sandbox import Runner, TestResult, Verdict
 
 
@@ -135,8 +136,3 @@ def praise(case: Case, text: str, reason: str = "") -> Critique:
         for span in case.mark(start, end, 1, reason)
     ]
     return Critique(text=text, spans=sort_by_place(spans), score=1.0)
-
-
-def sort_by_place(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return spans in the order of the response."""
-    return tuple(sorted(spans, key=lambda span: (span.start, span.end, -span.label)))

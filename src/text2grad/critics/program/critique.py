@@ -10,11 +10,12 @@ import ast
 import re
 from collections.abc import Sequence
 
-from text2grad.critics.program.case import Case, praise, shared_weight, sort_by_place
+from text2grad.critics.program.case import Case, praise, shared_weight
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code, Function
 from text2grad.critics.program.suspects import Kind, RunPrograms, Suspect, innocent_lines, localise
 from text2grad.feedback import Critique, Span
+from text2grad.feedback.spans import sort_by_place
 from text2grad.sandbox import TestResult
 
 MIN_SIMILARITY = 1 / 3

@@ -144,15 +144,9 @@ def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 class Edit:
     """Replacement of the characters [start, end) of a program by `text`.
 
-    Attributes:
-        start: first replaced character.
-        end: character after the last replaced one.
-        text: the new text.
-        kind: kind of mistake; `missing` inserts a line.
-        cost: low for common mistakes.
-        line: line of the edit (from 1).
-        low: start of the smallest expression or statement around the edit that is worth quoting.
-        high: its end.
+    `kind` is the kind of mistake (`missing` inserts a line); `cost` is low for common mistakes.
+    `line` counts from 1. [low, high) is the smallest expression or statement around the edit that
+    is worth quoting.
     """
 
     start: int

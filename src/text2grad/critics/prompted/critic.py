@@ -47,10 +47,8 @@ class PromptedCritic:
     prompt is cut out (`fitted_messages`).
 
     Args:
-        chat: the chat model.
         prompt: the text of a prompt file (`tasks.base.read_prompt`) of the version in `source`, or
             a `Prompt`, which may define its own answer format.
-        source: the origin of the critiques.
         annotator: read answers as an annotator's (`Reader`).
         tested: replaces `prompt` if the test results of the response are in the example's `meta`.
         anchor: replaces `prompt` if there is human feedback on the response. Its answers only place

@@ -185,8 +185,7 @@ def cut_middle(example: Example, response: str, tokens: int) -> tuple[Example, s
 
     Assumes two characters per token: several short cuts are better than one that removes too much.
 
-    Returns:
-        The shortened example and response; None if nothing is left to cut.
+    None if nothing is left to cut.
     """
     prompt_length = len(example.prompt)
     messages = [*example.prompt, *(conversation_of(response) if isinstance(response, Transcript) else ())]

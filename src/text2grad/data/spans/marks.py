@@ -168,12 +168,7 @@ def _as_shown(text: str) -> str:
 def resolve_marks(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
 ) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
-    """Convert marks in code points to spans.
-
-    Args:
-        marks: the marks of one response.
-        response: the text that they are on.
-        labels: names of labels in lower case.
+    """Convert the marks of a response, in code points, to spans; `labels` are in lower case.
 
     Returns:
         The spans in order, and (reason, mark) for each mark without one; a reason is a field of

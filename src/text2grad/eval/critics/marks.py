@@ -61,11 +61,7 @@ def read_marks(path: Path) -> list[Mark]:
 
 
 def agreement(marks: Sequence[Mark], ids: Collection[str]) -> dict[str, Any]:
-    """Return the share of critiques that people call correct, by marked aspect.
-
-    Args:
-        marks: the marks.
-        ids: the ids of the critiques.
+    """Return the share of critiques (with these `ids`) that people call correct, by marked aspect.
 
     Returns:
         For `critique`, `spans` (all spans of a critique together) and `single_spans`, if marked:
@@ -78,7 +74,8 @@ def agreement(marks: Sequence[Mark], ids: Collection[str]) -> dict[str, Any]:
     """
     if unknown := sorted({mark.id for mark in marks} - set(ids)):
         raise UserError(
-            f"{len(unknown)} marks refer to unknown critiques, first {unknown[0]!r}", "mark the said.jsonl"
+            f"{len(unknown)} marks refer to unknown critiques, first {unknown[0]!r}",
+            "mark those in said.jsonl",
         )
     groups: dict[str, list[Mark]] = {}
     for mark in marks:
