@@ -22,13 +22,10 @@ class Gate:
 def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> Gate:
     """Accept a task if its reference passes and no stub does.
 
-    Stubs are about thirty programs that solve nothing. Their objects are trusted where those of a
-    program are not: in their order and their equality with plain values. The decision is cached in
-    the runner.
+    Stubs are about thirty programs that solve nothing. Unlike the objects of a program, theirs are
+    trusted in their order and their equality with plain values. The runner caches the decision.
 
     Args:
-        runner: runs the stubs and the reference.
-        tests: the test file.
         *names: the names that stubs define; by default those that the tests import from `solution`.
         reference: a correct program, if any. Without one, tests that give no verdict are accepted,
             because they have a separate outcome.
@@ -110,7 +107,7 @@ def stubs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (description, code) of programs that define these names and solve nothing."""
     errors = [name for name in names if _IS_ERROR.search(name)]
     others = [name for name in names if name not in errors] or list(names)
-    shared = _HELPERS + _object("Yes", "True", "True") + _object("Between", "False", "True")
+    shared = _HELPERS + _object("Yes", "True") + _object("Between", "False")
     shared += "".join(f"class {name}(Exception): pass\n" for name in errors)
     for constant in _CONSTANTS:
         yield f"a function that returns {constant}", shared + _functions(others, f"return {constant}")
@@ -128,13 +125,13 @@ def _functions(names: list[str], body: str) -> str:
     return "".join(f"def {name}(*args, **kwargs):\n{preamble}    {body}\n" for name in names)
 
 
-def _object(name: str, equal: str, ordered: str) -> str:
+def _object(name: str, equal: str) -> str:
     """Return the code of a class whose objects answer yes, or the closest value of another type."""
     answers = {
         **dict.fromkeys(("__hash__", "__len__", "__int__", "__index__", "__length_hint__", "__round__"), "1"),
         **dict.fromkeys(("__next__", "__enter__", "__aiter__", "__copy__", "__deepcopy__"), "self"),
         **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), "'yes'"),
-        **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), ordered),
+        **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), "True"),
         **dict.fromkeys(("__bool__", "__contains__", "__exit__"), "True"),
         **{"__iter__": "iter([self])", "__reversed__": "iter([self])", "__bytes__": "b'yes'", "__float__": "1.0"},
         **{"__complex__": "1j", "__eq__": equal, "__ne__": "False"},

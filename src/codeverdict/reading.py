@@ -55,17 +55,16 @@ _OUTPUT = ("sys.stdout", "sys.stderr")
 class TestFile:
     """A test file, analysed independently of any program.
 
+    A file that cannot be judged has an `outcome`, its reason (`error`), and no `words`.
+
     Attributes:
-        words: what the process that runs it needs; empty if it cannot be judged. `code`:
-        marshalled,
-            with asserts that record their operands. `wanted`: undefined names, which come from the
-            program. `modules`: those of them that are modules. `own`: lines that raise without the
-            program. `plain`: all tests are plain functions. `fixed`: no program affects which tests
-            are skipped. `mentions`: words in the file that need preparation. `replaced`: parts of
-            the standard library that the tests replace.
+        words: what the process that runs it needs. `code`: marshalled, with asserts that record
+            their operands. `wanted`: undefined names, which come from the program. `modules`: the
+            modules among them. `own`: lines that raise without the program. `plain`: all tests are
+            plain functions. `fixed`: no program affects which tests are skipped. `mentions`: words
+            in the file that need preparation. `replaced`: parts of the standard library that the
+            tests replace.
         solution_names: the names that it takes from the solution.
-        outcome: the outcome of a file that cannot be judged.
-        error: the reason.
     """
 
     __test__ = False

@@ -94,11 +94,11 @@ def _replaced(part: S, path: Sequence[str], value: Any) -> S:
     return part.model_copy(update={name: _replaced(getattr(part, name), inner, value) if inner else value})
 
 
-def user_cache(program: str = "text2grad") -> Path:
-    """Return a program's folder for reproducible files, in XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / program
+def user_cache() -> Path:
+    """Return our folder for reproducible files, in XDG_CACHE_HOME or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "text2grad"
 
 
-def user_state(program: str = "text2grad") -> Path:
-    """Return a program's folder for files it must keep, in XDG_STATE_HOME or ~/.local/state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / program
+def user_state() -> Path:
+    """Return our folder for files that must be kept, in XDG_STATE_HOME or ~/.local/state."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "text2grad"

@@ -102,10 +102,10 @@ class Budget:
         if amount := self._open.get(question):
             self._journal.charge(question, amount, why)
 
-    def charge_open(self, why: str) -> None:
-        """Count the reservations of all open questions as spent."""
+    def charge_open(self) -> None:
+        """Count the reservations of all open questions as spent when the program stops."""
         for question in list(self._open):
-            self.charge(question, why)
+            self.charge(question, "left open when the program was stopped")
 
 
 class Asker:

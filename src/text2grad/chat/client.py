@@ -224,7 +224,7 @@ class OpenAIChat:
         for thread in pool:
             while thread.is_alive() and request.seconds_left > 0:
                 thread.join(POLL_SECONDS)
-        self.asker.budget.charge_open("left open when the program was stopped")
+        self.asker.budget.charge_open()
         raise Stopped(request.signal)
 
     def _work(self, queue: _Queue, verdict: Verdict) -> None:
@@ -280,7 +280,7 @@ class OpenAIChat:
         if isinstance(answer, Failure):
             reason = answer.message
         elif answer.truncated:
-            reason, cure = f"cut at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
+            reason, cure = f"truncated at {self.settings.max_tokens} tokens", "raise critic.prompted.max_tokens"
         else:
             reason = f"the answer {answer.text[:60]!r}"
         cure = f"read the answers in {self.journal.path}; {cure}, or run again to ask the next questions"

@@ -20,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 84.0, 10.0, 24.0
 LABEL_GAP = 13.0
 LABEL_LENGTH = 12  # characters that fit right of the plot
 MAX_POINTS = 400
+TICKS = 5
 
 STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "scalar": "m1", "training": "m0"}
 FREE_STYLES = ("m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
@@ -134,9 +135,9 @@ def chart(
     )
 
 
-def ticks(low: float, high: float, count: int = 5, integers: bool = False) -> list[float]:
-    """Choose about `count` round values (1, 2 or 5 times a power of ten) inside [low, high]."""
-    rough = (high - low) / count
+def ticks(low: float, high: float, integers: bool = False) -> list[float]:
+    """Choose about `TICKS` round values (1, 2 or 5 times a power of ten) inside [low, high]."""
+    rough = (high - low) / TICKS
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= rough * 0.999)
     if integers:
@@ -156,11 +157,11 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
     return [max(position, low) for _, position in sorted(zip(order, placed, strict=True))]
 
 
-def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Keep about `limit` points with every spike: the lowest and highest of each stretch."""
-    if len(points) <= limit:
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """Keep about `MAX_POINTS` points with every spike: the extremes of each stretch."""
+    if len(points) <= MAX_POINTS:
         return list(points)
-    size = math.ceil(2 * len(points) / limit)
+    size = math.ceil(2 * len(points) / MAX_POINTS)
     extremes: list[Point] = [points[0]]
     for begin in range(1, len(points) - 1, size):
         stretch = points[begin : min(begin + size, len(points) - 1)]
@@ -173,7 +174,7 @@ def _is_finite(point: Point) -> bool:
 
 
 class Scale(NamedTuple):
-    """From values between `low` and `high` to coordinates between `start` and `end`."""
+    """A linear map of values in [low, high] to coordinates in [start, end]."""
 
     low: float
     high: float
@@ -194,7 +195,7 @@ class Scale(NamedTuple):
 
 
 def _path(line: Line, style: str, x: Scale, y: Scale) -> Path:
-    """Return SVG path data: not finite values leave gaps, a point between two gaps is a dot."""
+    """Return SVG path data: values that are not finite leave gaps, and single points are dots."""
     stretches: list[list[Point]] = [[]]
     for point in thinned(line.points):
         if _is_finite(point):

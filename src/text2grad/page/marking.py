@@ -137,7 +137,7 @@ class Notebook:
         content = path.read_bytes()
         complete = content[: content.rfind(b"\n") + 1]
         if not complete and not content.startswith(BEGINS[: len(content)]):
-            raise UserError(f"{path} is not a journal of marks", "--out names another file")
+            raise UserError(f"{path} is not a journal of marks", "set --out to another file")
         for number, line in enumerate(complete.split(b"\n")[:-1], start=1):
             self._keep(parse_record(line, Entry, path, number))
         os.truncate(self._journal, len(complete))
@@ -156,7 +156,7 @@ class Notebook:
         ours += [(mark.annotator, mark.start, mark.end, mark.correct) in checks for mark in marks]
         if not all(ours):
             others = f"{ours.count(False)} of {len(ours)} records in {self.out} or {self.checks.name}"
-            raise UserError(f"{others} were not made by this page", "--out names another file")
+            raise UserError(f"{others} were not made by this page", "set --out to another file")
 
     def _keep(self, act: Entry) -> None:
         self._acts.add(act.act)

@@ -86,7 +86,7 @@ class _Quality:
         for span in record.spans:
             self.lengths[span.label].append(sum(a < span.end and b > span.start for a, b in tokens))
         self.add_canary(record)
-        if not record.spans:  # who marks nothing says nothing of the words
+        if not record.spans:  # without marks there is no opinion on words
             return
         response = _digest(*(turn.content for turn in record.prompt), response_key(record.response))
         by, annotator = record.source, str(record.meta.get("annotator", ""))
@@ -101,7 +101,7 @@ class _Quality:
             self.counts.update(canaries=1, canaries_moved=moved)
 
     def figures(self) -> dict[str, Any]:
-        """Plain numbers; shares are of 1, None for 0 of 0."""
+        """Return the figures; shares are fractions, None for 0 of 0."""
         counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
         quotes = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         counted = ("records_without_spans", "scored", "records_all_good", "canaries", "canaries_moved")
@@ -133,7 +133,7 @@ class _Quality:
 
 
 def _length_figures(lengths: Sequence[int]) -> dict[str, float]:
-    """Tokens per span (paper, table 18)."""
+    """Return statistics of the tokens per span (paper, table 18)."""
     if not lengths:
         return {"count": 0}
     cuts = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else [float(lengths[0])] * 3
@@ -187,7 +187,7 @@ def judge(figures: Mapping[str, Any]) -> list[str]:
     """Describe in sentences what a policy would learn."""
     share = figures["good_share"]
     if share is None:
-        score = "only the verdict of a whole answer is learned from"
+        score = "the policy learns from scores alone"
         return [f"No token is labelled: {score if figures['scored'] else 'nothing can be learned'}."]
     meaning = "balanced"
     if share < LOPSIDED:

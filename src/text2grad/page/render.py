@@ -42,7 +42,7 @@ _TERMINAL_SEQUENCE = re.compile(
 def render_page(template: str, scripts: Sequence[str] = (), live: bool = False, **values: Any) -> str:
     """Render an HTML page from a template of this folder, with its style and script.
 
-    `live`: the page may ask the server that sent it for more.
+    `live`: the page may request more data from its server.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_make_visible, trim_blocks=True, lstrip_blocks=True
@@ -76,10 +76,10 @@ def embedded(data: Any) -> Markup:
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Write a page, but never through a link: the run folder may belong to someone else.
+    """Write a page, never through a link, since the run folder may belong to someone else.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     with whole_file(path, errors="replace", newline="\n") as file:
         file.write(text)

@@ -1,5 +1,4 @@
-"""The page of a run: the values of each of its sections for the template, and the file
-`report.html`."""
+"""The page of a run: the values of its sections for the template, and `report.html`."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def build_report(*folders: Path, presets: Presets = ()) -> Path:
     """Write `report.html` into the first run folder and return its path; several runs share it.
 
     Raises:
-        UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be
-            written.
+        UserError: a folder is missing or empty, a file is damaged, or the page cannot be written.
     """
     return write_page(folders[0] / "report.html", render_run(read_runs(folders), presets=presets))
 
@@ -178,7 +176,7 @@ def explain(name: str) -> Explanation:
 
 
 def _facts(run: RunFolder) -> list[tuple[str, str]]:
-    """Base model of a run, and the time of its newest figures."""
+    """Return the base model of a run, and the time of its newest figures."""
     facts = [("base model", str(run.model.get("text") or _settings(run).get("policy.model", "")))]
     if times := [file.stat().st_mtime for file in run.path.rglob("metrics.jsonl")]:
         facts.append(("written", f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC"))

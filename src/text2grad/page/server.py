@@ -73,7 +73,7 @@ class Address:
 
 
 class Guard:
-    """Let only requests of the person who has the address reach an application."""
+    """Middleware that refuses requests without the token of the address."""
 
     def __init__(self, app: ASGIApp, address: Address) -> None:
         self.app, self.address = app, address
@@ -116,7 +116,7 @@ class Guard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.address.hosts:
-            return "this is not the host that you asked for"
+            return "the request names another host"
         if origin is not None and origin != f"http://{host}":
             return "requests from other sites are refused"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not with_token:
@@ -143,7 +143,7 @@ def _is_too_long(headers: Headers) -> bool:
 
 
 def as_number(text: str) -> int | None:
-    """Return the number in a request; None for anything else, and for one beyond any file."""
+    """Return the number in a request; None for other text and for implausibly large numbers."""
     return int(text) if text.isdecimal() and len(text) < 12 else None
 
 
@@ -162,9 +162,9 @@ def listening(port: int | None) -> socket.socket:
                 raise
             continue
         if number != first:
-            print(f"port {first} is in use: taking {number}", file=sys.stderr)
+            print(f"port {first} is in use, using {number}", file=sys.stderr)
         return listener
-    raise UserError(f"no port from {first} on is free", "--port NUMBER names another")
+    raise UserError(f"no free port from {first} on", "set another --port NUMBER")
 
 
 def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
@@ -172,11 +172,11 @@ def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
     address = Address(listener.getsockname()[1])
     print(address.url, flush=True)
     if open_browser and not _opened(address.url):
-        print("no browser here: open the address above", file=sys.stderr)
-    print("Ctrl-C ends it.", file=sys.stderr)
+        print("no browser was found: open the address above", file=sys.stderr)
+    print("Press Ctrl-C to stop.", file=sys.stderr)
     config = uvicorn.Config(
         Guard(app, address),
-        log_config=None,  # its own would close the handlers of every logger of this process
+        log_config=None,  # uvicorn's default closes the handlers of all loggers
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -190,7 +190,7 @@ def serve(app: ASGIApp, listener: socket.socket, open_browser: bool) -> int:
 
 
 def _opened(url: str) -> bool:
-    """Open a graphical browser; one in the terminal would take it away from the server."""
+    """Open a graphical browser, but none that would take over the terminal."""
     if sys.platform.startswith("linux") and not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         return False
     try:

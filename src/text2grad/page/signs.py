@@ -155,12 +155,12 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
     value, start, last = (choice[name] for name in ("value", "start", "last"))
     if choice["step"] == 0:
         return (
-            f"The policy is as it was before training: none of {choice['steps']} steps is better {by}"
+            f"The policy from before training is kept: none of {choice['steps']} steps is better {by}"
             f" ({start:.3g} before, {last:.3g} at the end)."
         )
     before = "" if start is None else f", {start:.3g} before training"
     after = "" if choice["step"] == choice["steps"] else f" and {last:.3g} at the end"
-    which = f"The policy is that of step {choice['step']} of {choice['steps']}"
+    which = f"The policy of step {choice['step']} of {choice['steps']} is kept"
     return f"{which}, the best {by}: {value:.3g}{before}{after}."
 
 
@@ -205,8 +205,10 @@ def _is_constant(rows: Sequence[Row], name: str) -> bool:
 def _kl_sentence(rows: Sequence[Row]) -> str:
     distance = _ends(rows, "kl_token")[1]
     if distance < SMALL_KL:  # an estimate from samples may be below 0
-        return f"It has hardly moved: less than {SMALL_KL:g} nats a token from where it started."
-    return f"It is {distance:.3f} nats a token from where it started{': read its answers' * (distance > LARGE_KL)}."
+        return f"The policy has hardly changed: less than {SMALL_KL:g} nats per token from its start."
+    return (
+        f"The policy is {distance:.3f} nats per token from its start{': read its answers' * (distance > LARGE_KL)}."
+    )
 
 
 def _loss_sentence(rows: Sequence[Row]) -> str:

@@ -79,7 +79,7 @@ class ViewPage:
     """The page over the folders of runs.
 
     Raises:
-        UserError: no run folder, nothing in it yet, or a damaged file in it.
+        UserError: a folder is missing or empty, or a file is damaged.
     """
 
     def __init__(self, *folders: Path, presets: Presets = ()) -> None:
@@ -104,7 +104,7 @@ class ViewPage:
         )
 
     def page(self, _: Request) -> Response:
-        """Return the page of the current files; the response to a damaged file names it."""
+        """Return the page of the current files, or an error that names a damaged file."""
         try:
             return page_response(self._page())
         except UserError as error:

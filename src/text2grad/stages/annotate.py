@@ -121,7 +121,7 @@ def annotate_file(
 
     refuse_invalid(items)
     if options.anchor and not any(item.comment for item in items()):
-        problem = f"every person's comment in {responses} has marked words already, or there is none"
+        problem = f"no comment of a person in {responses} lacks marked words"
         raise UserError(problem, "remove --anchor to judge the responses")
     if job is not None:
         return job.plan(items, target) if options.plan else job.annotate(items, target)

@@ -151,8 +151,8 @@ def match_references(
         answer.split() == example.reference.split() for answer, example in zip(answers, examples, strict=True)
     ]
     kind = "corrections" if all(example.meta.get("corrected") for example in examples) else "reference answers"
-    line = f"it writes {sum(matches)} of {len(matches)} held-out {kind} word for word"
-    meaning = "; train can hardly gain" if sum(matches) >= MEMORISED_SHARE * len(matches) else ""
+    line = f"the policy reproduces {sum(matches)} of {len(matches)} held-out {kind} word for word"
+    meaning = "; train can gain little" if sum(matches) >= MEMORISED_SHARE * len(matches) else ""
     print(f"sft: {line}{meaning}", file=sys.stderr)
     return matches
 

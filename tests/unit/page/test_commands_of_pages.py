@@ -45,7 +45,7 @@ def test_without_a_browser_the_address_is_printed(command: Any, answers: Path, t
     source = answers if name == "mark" else write_run(tmp_path / "run", steps=1)
     code, out, err = command(name, source)
     assert code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}\n", out)
-    assert "no browser here: open the address above" in err
+    assert "no browser was found: open the address above" in err
     assert "no browser" not in command(name, source, "--no-browser")[2]
 
 

@@ -74,7 +74,7 @@ def test_ticks_are_round() -> None:
 
 def test_a_thinned_curve_keeps_its_ends_and_its_spike() -> None:
     points = [(float(step), 9.0 if step == 5_432 else 0.1 * (step % 2)) for step in range(10_000)]
-    kept = thinned(points, 400)
+    kept = thinned(points)
     assert len(kept) <= 402 and kept == sorted(kept)
     assert {points[0], points[-1], (5432.0, 9.0)} <= set(kept)
 

@@ -129,7 +129,7 @@ def test_the_next_port_is_taken_where_one_is_in_use(capsys: pytest.CaptureFixtur
         with listening(port) as found:
             host, number = found.getsockname()
     assert host == "127.0.0.1" and number > port
-    assert capsys.readouterr().err == f"port {port} is in use: taking {number}\n"
+    assert capsys.readouterr().err == f"port {port} is in use, using {number}\n"
 
 
 def test_a_slow_act_does_not_hold_up_others(app: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

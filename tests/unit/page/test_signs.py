@@ -106,7 +106,7 @@ EFFECTS: list[tuple[list[dict[str, Any]], str]] = [
     ([{"loss": 2.0}], "The loss before the only update was 2."),
     ([{"loss": 1.0}, {"loss": 1.0}], "nothing was learned"),
     ([{"kl_token": -0.004}] * 3, "less than 0.001 nats"),
-    ([{"kl_token": 0.5}], "0.500 nats a token from where it started."),
+    ([{"kl_token": 0.5}], "0.500 nats per token from its start."),
     ([{"kl_token": 1.5}], "read its answers"),
 ]
 

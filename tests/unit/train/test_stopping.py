@@ -101,8 +101,8 @@ def test_sft_ends_before_its_policy_has_one_answer_only(tmp_path: Path, capsys: 
     assert summary.metrics["steps"] == 1 and "sft: ended after 1 of 10 updates, when the loss" in said
     assert (tmp_path / "run" / "sft" / "policy").is_dir()
     assert summary.heldout and summary.word_for_word == 0
-    assert f"it writes 0 of {summary.heldout} held-out corrections word for word" in said
-    assert "can hardly gain" not in said
+    assert f"the policy reproduces 0 of {summary.heldout} held-out corrections word for word" in said
+    assert "can gain little" not in said
 
 
 def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
@@ -120,6 +120,6 @@ def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
     monkeypatch.setattr(sft, "sample", lambda _, each, *__: [([], f" {one.reference}\n") for one in each])
     assert sft.match_references(policy, config.generation, [*others, *asked]) == [True] * sft.MOST_PROMPTS
     assert capsys.readouterr().err == (
-        "sft: it writes 32 of 32 held-out reference answers word for word; train can hardly gain\n"
+        "sft: the policy reproduces 32 of 32 held-out reference answers word for word; train can gain little\n"
     )
     assert sft.match_references(policy, config.generation, others) == []

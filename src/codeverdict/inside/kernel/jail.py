@@ -90,9 +90,7 @@ class Jail:
 
         Args:
             keep: the descriptors that it may use.
-            scratch: the folder that it may write in.
-            rules: the ruleset for that folder.
-            limits: its limits.
+            scratch: the folder that it may write in; `rules` is the ruleset for that folder.
             longest: the maximum size of a file in bytes.
             server: the parent process, with which it is killed; 0: not needed.
 

@@ -34,6 +34,8 @@ from text2grad.tasks.base import digest, question_key, question_text
 STATE, SETTINGS = "improve.json", "improve.yaml"
 POLICY = "policy"
 """The folder of the better policy, in the run."""
+SPEED_SECONDS = 0.3
+"""Duration of the measurement of this machine's speed."""
 
 Confirm = Callable[[str], bool]
 """Ask the user yes or no."""
@@ -194,7 +196,7 @@ def print_plan(config: Config, plan: Plan, records: Sequence[Feedback]) -> Estim
     return expected
 
 
-def machine_speed(config: Config, seconds: float = 0.3) -> float:
+def machine_speed(config: Config) -> float:
     """Measure floating point operations per second in products of a small model's shapes."""
     import torch
 
@@ -208,7 +210,7 @@ def machine_speed(config: Config, seconds: float = 0.3) -> float:
     weights = torch.ones(576, 1536, dtype=dtype, device=device)
     (features @ weights).sum().item()
     products, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds:
+    while (elapsed := time.perf_counter() - started) < SPEED_SECONDS:
         (features @ weights)[0, 0].item()
         products += 1
     return products * 2.0 * 512 * 576 * 1536 / elapsed
