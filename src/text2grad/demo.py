@@ -172,15 +172,9 @@ def _run(command: Command) -> float:
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command in a folder.
+    """Run a command in a folder; return its exit code and its peak memory in MB.
 
-    Args:
-        command: the program and its arguments.
-        log: a file for stdout and stderr; None: stderr goes to this terminal, stdout nowhere.
-        folder: the working directory.
-
-    Returns:
-        The exit code, and the peak memory in MB, sampled every quarter of a second.
+    `log` is a file for stdout and stderr. Without it, only stderr is shown, on this terminal.
     """
     peak = 0.0
     with (

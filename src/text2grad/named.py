@@ -30,10 +30,7 @@ def is_import_path(name: str) -> bool:
 def check_name(name: str, builtin: Collection[str], form: str) -> str:
     """Return `name` if it is built in or an import path.
 
-    Args:
-        name: the value of a setting.
-        builtin: the built-in names.
-        form: how an import path is written, for the error, such as `module:Class`.
+    `form` is how an import path is written, for the error, such as `module:Class`.
 
     Raises:
         ValueError: it is neither.
@@ -52,7 +49,6 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
         what: the kind of thing that is loaded, for errors: `task`, `critic`.
         name: the value of the setting, for errors.
         target: the import path; by default `name`.
-        kinds: the accepted types; by default classes only.
 
     Raises:
         UserError: there is no such module or name, the object is from the standard library or of
@@ -74,10 +70,8 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
 def call_user_code(expects: str, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function that may be user code, such as a critic's `critique`.
 
-    Args:
-        expects: what the function must do, the cure of an error.
-        function: the function; errors of functions in `PACKAGES` are not caught.
-        *arguments: its arguments.
+    Errors of functions in `PACKAGES` are not caught. `expects`, the cure of other errors, says what
+    the function must do.
 
     Raises:
         UserError: user code raised or is async; names its module and line.

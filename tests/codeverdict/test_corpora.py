@@ -40,7 +40,7 @@ MOST_UNSUPPORTED_FORGED, MOST_UNSUPPORTED_RIGHT = 0.08, 0.15
 BY_NATURE = re.compile(
     r"derived from one of the solution|tests that use |tests that replace |that the solution decorates|"
     r"cannot cross to the solution|and a plain value|driven from outside|a pickle of|asynchronous tests|"
-    r"what an object and a plain value came to|of an object of the tests"
+    r"the result of an object and a plain value|of an object of the tests"
 )
 """The reasons for `unsupported` in docs/sandbox.md."""
 SQUARE = "from solution import f\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"

@@ -177,7 +177,7 @@ def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     if peer.wary and name in perform.ARITHMETIC and args and id(args[0]) not in _LINKS:
         return _compute(self, name, args)
     if id(self) in _MEASURED and name in perform.SCALARS:
-        return peer.refuse(f"{name} of what an object and a plain value came to", True)
+        return peer.refuse(f"{name} of the result of an object and a plain value", True)
     if name == "__exit__":
         swallows = peer.request(name, self, (*args[:2], None))
         return _report_swallowed(peer, args[1], swallows)
@@ -214,7 +214,7 @@ def _compare(self: Any, name: str, other: Any) -> Any:
     is_plain, plain = peer.request("plain", self) or (None, None)
     answer = (is_plain, plain if is_plain and type(plain).__hash__ is not None else None)
     if _PLAIN_VALUES.setdefault(id(self), answer) != answer:
-        return peer.refuse(f"an object of {type(self).__name__} that is now this and now that", True)
+        return peer.refuse(f"an object of {type(self).__name__} whose value has changed", True)
     if is_plain is True and link_of(plain) is None:
         return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):

@@ -213,7 +213,7 @@ class Judging:
         members = vars(sys.modules["tests"]).items()
         theirs = (name for name, value in members if name[:4] == "test" and objects.link_of(value) is not None)
         if name := next((test for test in theirs if test not in self.words["wanted"]), ""):
-            self.peer.refuse(f"the test {name} of the solution's making", True)
+            self.peer.refuse(f"the test {name}, which the solution defined", True)
         items = self.collect()
         if self.uncollected is not None:
             raise self._load_failure(self.uncollected)

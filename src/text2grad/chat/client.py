@@ -213,14 +213,15 @@ class OpenAIChat:
                     self._stop(pool, request)
                 if self._progress and time.monotonic() - reported_at >= PROGRESS_SECONDS:
                     reported_at, totals = time.monotonic(), self.journal.totals
-                    _print(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
+                    progress = f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}"
+                    print(progress, file=sys.stderr)
         if queue.error is not None:
             raise queue.error
 
     def _stop(self, pool: Sequence[Thread], request: StopRequest) -> NoReturn:
         """Send no further requests, and wait for the answers to open ones."""
         self.asker.pace.stop()
-        _print("waiting for open requests, so that no paid answer is lost")
+        print("waiting for open requests, so that no paid answer is lost", file=sys.stderr)
         for thread in pool:
             while thread.is_alive() and request.seconds_left > 0:
                 thread.join(POLL_SECONDS)
@@ -293,7 +294,3 @@ class _Queue:
     def __init__(self, questions: Iterator[Question]) -> None:
         self.questions, self.lock = questions, Lock()
         self.error: BaseException | None = None
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from threading import RLock
 from typing import Literal
@@ -236,20 +236,16 @@ class Notebook:
                 self.checks.unlink(missing_ok=True)
 
 
-def _spans(item: Item, opinion: Opinion) -> Sequence[Span]:
-    return [
-        Span(**place.model_dump(), text=item.response[place.start : place.end])
-        for place in sorted(opinion.spans, key=lambda place: (place.start, place.end))
-    ]
-
-
 def _critique_of(item: Item, opinion: Opinion) -> Critique:
     """Convert an opinion to a critique; the default text is the reasons.
 
     Raises:
         ValueError: a place lies outside the response.
     """
-    spans = _spans(item, opinion)
+    spans = [
+        Span(**place.model_dump(), text=item.response[place.start : place.end])
+        for place in sorted(opinion.spans, key=lambda place: (place.start, place.end))
+    ]
     if any(span.end > len(item.response) for span in spans):
         raise ValueError("a marked place lies outside the answer")
     reasons = "; ".join(span.reason for span in spans if span.reason)

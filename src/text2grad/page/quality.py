@@ -32,7 +32,7 @@ def feedback_quality(source: Path, canaries: Path | None = None) -> dict[str, An
     canary_records = read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ()
     figures = measure(read_jsonl(source, Feedback), canary_records)
     if not figures["records"]:
-        raise UserError(f"{source} holds no records", "text2grad annotate, or text2grad import, first")
+        raise UserError(f"{source} has no records", "run text2grad annotate or text2grad import first")
     return figures | {"judgement": judge(figures), "next": list(advise(figures))}
 
 

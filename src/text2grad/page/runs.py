@@ -164,7 +164,7 @@ def read_runs(paths: Sequence[Path]) -> RunFolder:
 def read_run(path: Path) -> RunFolder:
     """Read one run folder; see `read_runs`."""
     if not path.is_dir():
-        raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
+        raise UserError(f"no run folder {path}", "run text2grad demo, or give the folder of a run")
     notes: list[str] = []
     run = RunFolder(
         path=path,
@@ -182,8 +182,7 @@ def read_run(path: Path) -> RunFolder:
         notes=notes,
     )
     if run.is_empty:
-        cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
-        raise UserError(f"nothing to report in {path}", cure)
+        raise UserError(f"nothing to report in {path}", "run text2grad demo, or text2grad sft and train, first")
     return run
 
 

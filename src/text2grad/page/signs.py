@@ -141,9 +141,7 @@ def describe_training(rows: Sequence[Row]) -> list[str]:
 def describe_comparison(name: str, compared: Mapping[str, Any]) -> str:
     """Compare a policy with its starting policy in one sentence."""
     low, high = compared["interval"]
-    verdict = (
-        "better than" if low > 0 else "worse than" if high < 0 else "no better and no worse, beyond chance, than"
-    )
+    verdict = "better than" if low > 0 else "worse than" if high < 0 else "not significantly different from"
     figures = f"{compared['value']:.3g}, and {compared['other']:.3g} there"
     interval = f"a difference of {signed(low)} to {signed(high)}, 95 %"
     return f"{name} is {verdict} {compared['against']} {_by_measure(compared)}: {figures} ({interval})."

@@ -58,7 +58,7 @@ class Tally:
     scores: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     spans: int = 0
-    kept: int = 0
+    unchanged: int = 0
 
     def count(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
         """Count records while yielding them."""
@@ -234,7 +234,7 @@ def _responses(
 def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
     """Have a critic judge all items, and write the records; `replaces` as in `write_feedback`."""
     tally = Tally()
-    _, tally.kept = write_feedback(target, tally.count(_judge(critic, items())), replaces)
+    _, tally.unchanged = write_feedback(target, tally.count(_judge(critic, items())), replaces)
     return tally
 
 
@@ -255,7 +255,7 @@ def make_summary(out: Path, tally: Tally, heldout: Tally | None = None) -> Judge
         ended={state: ended[state] for state in STATES},
         records=tally.ended.total(),
         heldout_records=heldout.ended.total() if heldout else None,
-        kept_records=tally.kept,
+        kept_records=tally.unchanged,
         spans=tally.spans,
         failed_records=ended.total() - ended["ok"],
         mean_score=mean(tally.scores),

@@ -256,22 +256,22 @@ class PaidJob:
         job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
         summary = job._annotate(lambda: canaries, path)
         figures = measure((), read_jsonl(path, Feedback))
-        moved, judged_count = figures["canaries_moved"], figures["canaries"]
+        moved, judgements = figures["canaries_moved"], figures["canaries"]
         cure = f"read {path}; try another model or prompt, or --no-canaries"
-        unreadable, misjudged = not judged_count and not summary.tally["pending"], moved > MOST_MOVED * judged_count
+        unreadable, misjudged = not judgements and not summary.tally["pending"], moved > MOST_MOVED * judgements
         if unreadable or misjudged:
             _set_aside(journal_of(path))
         if unreadable:
             raise UserError("this critic gave no readable answer to any canary", cure)
         if misjudged:
-            problem = (
-                f"{moved} of {judged_count} canaries moved: this critic misses obvious faults, or obeys the answers"
-            )
-            raise UserError(problem, cure)
+            problem = f"{moved} of {judgements} canaries were misjudged"
+            raise UserError(f"{problem}: this critic misses obvious faults, or obeys the answers", cure)
         if moved:
-            _print_status(f"{moved} of {len(canaries)} canaries moved: read {path} before you trust this critic")
+            _print_status(
+                f"{moved} of {len(canaries)} canaries were misjudged: read {path} before you trust this critic"
+            )
         return {
-            "canaries": judged_count,
+            "canaries": judgements,
             "canaries_moved": moved,
             "canaries_usd": summary.tally["usd"],
             "canaries_spent": summary.spent,

@@ -174,9 +174,7 @@ class RunFolder:
         """Load a trained model, frozen, with the dtype and device of the policy."""
         from text2grad.policy.load import load_frozen
 
-        return load_frozen(
-            PolicySettings(model=str(folder), dtype=self.base.dtype, device=self.base.device),
-        )
+        return load_frozen(PolicySettings(model=str(folder), dtype=self.base.dtype, device=self.base.device))
 
     def turn_writer(self) -> Callable[[AssistantTurn], str]:
         """Return a function that formats turns with tool calls or reasoning as text.

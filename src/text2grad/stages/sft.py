@@ -120,7 +120,7 @@ def report_early_end(name: str, settings: SFTSettings, examples: int, metrics: M
     if 0 < done < planned:
         print(
             f"{name}: ended after {done} of {planned} updates, when the loss fell below"
-            f" {settings.least_loss:g} nats a token. With more updates its samples would hardly differ, and"
+            f" {settings.least_loss:g} nats per token. With more updates its samples would hardly differ, and"
             " train would have little to compare. A policy that is not trained further may answer better after"
             " all updates: --sft.least_loss null --restart",
             file=sys.stderr,

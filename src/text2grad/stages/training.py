@@ -122,7 +122,7 @@ class TrainingStage:
 
     `folder` is where the command writes. Policies named by the user (`ppo/<name>`) have their
     settings in that folder; other models (`sft`, `reward_model`, ...) use the run's settings file.
-    `kind` None: a command whose settings are in `extra`, where nothing is derived.
+    `kind` None: a command whose settings are in `extra`, and nothing is derived.
     """
 
     config: Config
@@ -256,9 +256,9 @@ class TrainingRun:
         on_step: OnStep | None = None,
         choice: PolicySelector | None = None,
     ) -> Iterator[RunOptions]:
-        """Write the settings where there are none, train inside, and write them again at the end.
+        """Write missing settings files, train inside, and write the settings again at the end.
 
-        A named policy also writes the run's settings, unless there are some.
+        A named policy also writes the settings of the run, if these are missing.
 
         Args:
             start: the settings of the model in training, if not `policy`.

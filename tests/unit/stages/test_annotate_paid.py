@@ -160,14 +160,16 @@ def test_canaries_tell_a_judge_that_obeys_what_it_reads_and_are_paid_for_once(jo
     server = job.serve(lambda name, turn, body: SWAYED.get(name, said(GOOD)))
     code, summary, err = job.paid(["b"], "--canaries", "--budget-usd", "1")
     assert (code, summary["ok"], summary["canaries"], summary["canaries_moved"]) == (0, 1, 3, 1)
-    assert "1 of 3 canaries moved" in err and len(server.bodies) == 4
+    assert "1 of 3 canaries were misjudged" in err and len(server.bodies) == 4
     assert summary["canaries_usd"] == pytest.approx(3 * summary["usd"])
     assert set(job.records()) == {"b"}, "a canary is never among what is trained on"
     job.paid(["b"], "--canaries", "--budget-usd", "1")
     assert len(server.bodies) == 4
 
 
-@pytest.mark.parametrize(("answers", "words"), [(BLIND, "2 of 3 canaries moved"), (UNREADABLE, "any canary")])
+@pytest.mark.parametrize(
+    ("answers", "words"), [(BLIND, "2 of 3 canaries were misjudged"), (UNREADABLE, "any canary")]
+)
 def test_a_judge_that_fails_its_canaries_is_asked_nothing_more(
     job: Job, answers: Mapping[str, Reply], words: str
 ) -> None:

@@ -87,7 +87,7 @@ class Steps:
         """Print the command of a step, and run the step unless it has finished before."""
         print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
         if name in self.state["seconds"]:
-            print(f"  ended before, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
+            print(f"  finished earlier, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
             self.forecast.skip(name)
             return
         started = time.perf_counter()
