@@ -112,7 +112,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "BadTask.examples returned list of str": lambda: task().examples("train"),
     "BadTask.scores returned float": lambda: task().scores(EXAMPLE, "So."),
     "UnmadeTask of": lambda: load_task(TaskSettings(name=f"{__name__}:UnmadeTask")),
-    "gave str": paid("words"),
+    "returned str": paid("words"),
     "ZeroDivisionError": paid("raising"),
     "later of": paid("later"),
 }
@@ -123,7 +123,7 @@ def test_errors_of_user_code_are_one_line(fault: str) -> None:
     with pytest.raises(UserError) as caught:
         FAULTS[fault]()
     assert fault in caught.value.problem and caught.value.cure and "\n" not in str(caught.value)
-    assert __name__ in caught.value.problem or fault == "gave str"
+    assert __name__ in caught.value.problem or fault == "returned str"
 
 
 def test_the_error_names_the_line_of_the_module(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class Judging:
         used = [name for name in self.words["wanted"] if name not in modules]
         defined = self.peer.request("names", None, (used,)) if used else []
         if not all(type(name) is str and name in used for name in defined):
-            raise peer.Gone("names that nobody asked for")
+            raise peer.Gone("names that were not requested")
         self._space |= {name: getattr(sys.modules["solution"], name) for name in defined}
         self._space[CHECK_NAME] = self._operands.check
         if mentions & _ASKING:

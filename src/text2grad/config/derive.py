@@ -153,7 +153,7 @@ def _supervised(stage: Supervised, config: Config, facts: Facts) -> Values:
     yield f"{section}.micro_batch_size", rows, _describe_memory(facts.machine)
     is_sampled = config.critic.kind != "reward_model" or examples >= FEW_ANSWERS
     if stage == "sft" and is_sampled and not is_set(config, "sft.epochs"):
-        yield "sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ, which train samples"
+        yield "sft.least_loss", LEAST_LOSS, "nats per token; below it, samples hardly differ"
     if stage == "offline" and examples < FEW_ANSWERS:
         yield "credit.poor_weight", FEW_ANSWERS_POOR_WEIGHT, f"{examples} answers"
 

@@ -21,7 +21,6 @@ from text2grad.feedback import (
     Critic,
     Critique,
     Example,
-    Failure,
     Feedback,
     Judgement,
     Message,
@@ -32,6 +31,7 @@ from text2grad.feedback import (
 )
 from text2grad.json_text import split_lines
 from text2grad.jsonl import reading, write_jsonl
+from text2grad.page.answers import NOT_MARKED
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
@@ -48,7 +48,6 @@ SHOWN_PROMPTS = 2
 SHOWN_TOKENS = 64
 """The maximum length of an answer that is printed after training."""
 RESET, QUIT = "/new", "/quit"
-NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ def to_mark(results: Iterable[PromptAnswers], source: Source) -> list[Feedback]:
         for answer in result.answers:
             id = f"{result.example.id}:{answer.name}" if len(result.answers) > 1 else result.example.id
             example = Example(id=id, prompt=result.example.prompt, meta={"policy": answer.name})
-            records.append(Feedback.of(example, answer.response, answer.judgement or NOT_JUDGED, source))
+            records.append(Feedback.of(example, answer.response, answer.judgement or NOT_MARKED, source))
     return records
 
 

@@ -106,7 +106,7 @@ let titles = String;
 
 const list = new LongList(byId("list"), 72, {
   show: (entry) => {
-    const others = entry.marked.filter((name) => name !== page.annotator).map((name) => name || "somebody");
+    const others = entry.marked.filter((name) => name !== page.annotator).map((name) => name || "an unnamed annotator");
     const names = [...(isMine(entry) ? ["me"] : []), ...others].join(", ");
     const status = names ? `${isMine(entry) ? "✓ " : ""}marked by ${names}` : "not marked";
     return [
