@@ -121,7 +121,7 @@ def compare_with_failed(rows: list[Row | None], cases: Sequence[Case]) -> None:
         (changed(6, pay_half_a_character), "several tokens: id"),
         (changed(1, pay_padding), "nothing blamed: 1 ids of the prompt or the padding"),
         (changed(4, pay_prompt), "cut in a character: 1 ids of the prompt"),
-        (changed(3, train_on_tool), "ends with a tool: the mask of the loss"),
+        (changed(3, train_on_tool), "ends with a tool: the loss mask"),
         (drop_first, "one turn: it was judged"),
         (keep_failed, "not judged: its critic failed"),
         (compare_with_failed, "cut in a character: id"),

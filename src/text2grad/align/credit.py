@@ -74,12 +74,12 @@ class Credit:
         delta: (T,) float32.
         labelled: tokens rewarded by a span or, in score schemes, by the score.
         cancelled: tokens in both good and poor spans, which get 0.
-        no_score: 1 if a verdict is needed and the critique has none, else 0.
+        no_score: 1 if the scheme needs a verdict and the critique has none, else 0.
         uncovered: spans that cover no token.
         by_score: only the score was paid, so `word_rewards` are 0.
-        verdict: the score times its weight; the mean over turns where only turns have scores; None
-            where no verdict is paid.
-        verdict_rewards: (T,), the part of `delta` that pays verdicts; None: no part.
+        verdict: the score times its weight, or without a score of the response the mean score of
+            its turns; None where no verdict is paid.
+        verdict_rewards: (T,), the part of `delta` that pays verdicts.
     """
 
     delta: NDArray[np.float32]
@@ -95,7 +95,7 @@ class Credit:
     def group_score(self) -> float:
         """The number compared within a group: the verdict, or without one the sum of delta.
 
-        The verdict comes first because sums favour long answers among those that pass.
+        A verdict is preferred because sums favour long answers among those that pass.
         """
         return float(self.delta.sum()) if self.verdict is None else self.verdict
 

@@ -132,7 +132,7 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     result: asyncio.Future[Any] = loop.create_future()
 
     def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
-        if not result.done():
+        if not result.done():  # done: the caller was cancelled
             set_outcome(value)
 
     def run() -> None:
@@ -140,8 +140,8 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
             value = function(*arguments)
         except BaseException as error:
             # A future refuses StopIteration, and SystemExit in this thread must not end the loop.
-            usable = isinstance(error, Exception) and not isinstance(error, StopIteration)
-            problem = error if usable else RuntimeError(repr(error))
+            can_raise = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            problem = error if can_raise else RuntimeError(repr(error))
             loop.call_soon_threadsafe(settle, result.set_exception, problem)
         else:
             loop.call_soon_threadsafe(settle, result.set_result, value)

@@ -50,13 +50,13 @@ _NO_EXAMPLE = Example(id="-", prompt=(Message(role="user", content=""),))
 class ScoredTrajectory:
     """The credit of one trajectory of T ids, exactly 0 at ids that the policy did not sample.
 
-    Compare scores within a group and add word rewards, or use `rewards`; never both. Where the
-    critique failed, the first three are None: leave the trajectory out of the loss.
+    Use either `rewards`, or scores compared within a group plus word rewards. Where the critique
+    failed, all three are None: leave the trajectory out of the loss.
 
     Attributes:
         word_rewards: (T,) float32, the rewards of tokens for spans, without verdicts.
-        score: the verdict, which a group compares; the mean over turns where only turns have
-            verdicts; None also if the critic gave none.
+        score: the verdict, which is compared within a group, or without a verdict on the response
+            the mean over its turns; None if the critic gave none.
         rewards: (T,) float32, word rewards plus each verdict on the policy's last id of the text
             that it judges.
         failures: the reasons why there is no critique.

@@ -135,7 +135,7 @@ def _messages_between(
     if trajectory.between is not None:
         if len(trajectory.between) != count:
             raise UserError(
-                f"messages between turns for {len(trajectory.between)} places, and there are {count}",
+                f"`between` has {len(trajectory.between)} lists of messages, and the trajectory needs {count}",
                 "one list of messages before each run of the mask, and one after the last; empty ones too",
             )
         return list(trajectory.between)

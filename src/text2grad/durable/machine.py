@@ -1,7 +1,7 @@
 """The cores and memory that this process may use.
 
-Training results depend on both: the order of sums on the number of threads, the size of a pass on
-the memory. So the current load of the machine is ignored.
+Training results depend on both: the order of sums on the number of threads, and the size of a pass
+on the memory. So the current load of the machine is ignored.
 """
 
 from __future__ import annotations

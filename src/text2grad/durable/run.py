@@ -134,7 +134,7 @@ class Run:
         training: Training,
         identity: Mapping[str, str],
         cures: Cures,
-        every: int = 0,
+        every: int,
         show: tuple[str, ...] = ("loss",),
     ) -> None:
         self.folder = options.folder

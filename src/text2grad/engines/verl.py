@@ -2,7 +2,7 @@
 
 verl pins an older transformers, so it has a separate environment. Its `main_ppo` runs there with
 our agent loop, which asks our critic, and our trainer, whose advantages are those of
-`train.rollout.score` (`engines.verl_side`). `write_inputs` writes all inputs to `ppo/<name>/verl`.
+`train.rollout.build_rollout` (`engines.verl_side`). All inputs are written to `ppo/<name>/verl`.
 """
 
 from __future__ import annotations

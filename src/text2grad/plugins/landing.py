@@ -202,7 +202,7 @@ def _expected_numbers(cases: Sequence[Case], outcome: Outcome | None) -> Iterato
 def _find_problem(case: Case, row: Row | None, expected: Numbers, tolerance: float) -> str:
     """Describe the first fault of a row, "" if it has none."""
     if row is None:
-        return "" if case.verdict is None else "it was judged, but is left out"
+        return "" if case.verdict is None else "it was judged, but the plug-in left it out"
     ids, numbers = (np.asarray(column).astype(np.float64) for column in (row.ids, row.numbers))
     if len(ids) != len(numbers):
         return f"{len(numbers)} numbers for {len(ids)} ids"
@@ -210,7 +210,7 @@ def _find_problem(case: Case, row: Row | None, expected: Numbers, tolerance: flo
     count = len(case_ids)
     starts = [at for at in range(len(ids) - count + 1) if (ids[at : at + count] == case_ids).all()]
     if not starts:
-        return "the engine's row does not have its ids"
+        return "the engine's row does not contain the trajectory's ids"
     inside = slice(starts[-1], starts[-1] + count)
     outside = np.delete(numbers, np.arange(len(ids))[inside])
     if outside.any():
@@ -225,5 +225,5 @@ def _find_problem(case: Case, row: Row | None, expected: Numbers, tolerance: flo
     expected_mask = np.zeros(len(loss_mask))
     expected_mask[inside] = case.mask * (case.verdict is not None)
     if (loss_mask != expected_mask).any():
-        return "the mask of the loss is not that of the judged ids of the policy"
+        return "the loss mask is not 1 at exactly the judged ids of the policy"
     return ""

@@ -33,8 +33,8 @@ class Dialogue:
     """A growing conversation with the policy, as messages and as ids.
 
     Some chat templates rewrite earlier turns once they are answered. Then the conversation so far
-    becomes the prompt of the next turn, and only the turns after it can be trained. Lists are
-    replaced, never changed in place, so a shallow copy is independent.
+    becomes the prompt of the next turn, and only the turns after it can be trained. Attributes are
+    reassigned, never changed in place, so a shallow copy is independent.
 
     Attributes:
         prompt: the ids before the policy's first trainable turn.

@@ -5,7 +5,7 @@ V tokens in the vocabulary. A (B, T) tensor is response-aligned: index t is the 
 and the reward at t belongs to the action that produced that token.
 
 `mask` is boolean and True on the policy's own tokens only. Padding and the tokens of tools or users
-between two turns may hold any finite number; results equal those of the rows without these tokens.
+between two turns may hold any finite number, which does not change the results.
 Half-precision input is raised to float32. A wrong rank, shape or dtype raises a `ValueError` that
 names the tensor.
 """
@@ -259,7 +259,7 @@ def group_advantages(scores: Tensor, word_returns: Tensor, judged_mask: Tensor, 
     A_t = (R_i - mean_group R) / (std_group R + 1e-4) + W_t, with the population's standard
     deviation. The first term is GRPO's (Shao et al. 2024) and equal for all tokens of a response.
     The second is not centred: words that are good in every answer to a prompt stay good. The KL is
-    not compared within groups; subtract it afterwards with `token_rewards(advantages, kl, ...)`.
+    not compared within groups: subtract it from the result with `token_rewards`.
 
     Args:
         scores: (B,), R_i, the verdicts (`align.Credit.group_score`). Rows i * size to

@@ -22,7 +22,7 @@ KLKind = Literal["full", "k1", "k3"]
 
 CHUNK = {"cpu": 2**24}
 CHUNK_ELSEWHERE = 2**26
-"""Logits in memory at a time: 64 MB of float32 on a CPU, 256 MB on a GPU, which needs more rows."""
+"""Logits in memory at a time: 64 MB of float32 on a CPU, 256 MB on a GPU, to keep it busy."""
 
 
 class LazyLogits(NamedTuple):

@@ -166,13 +166,13 @@ def _encode_answer(
 def _encode_transcript(
     policy: Policy, answer: LoggedAnswer, table: TokenTable, credit_settings: CreditSettings
 ) -> WeightedAnswer:
-    """Encode the turns of a transcript that can be trained on (`policy.episode.Thread`).
+    """Encode the turns of a transcript that can be trained on (`policy.episode.Dialogue`).
 
     Spans and scores of other turns are dropped.
     """
-    thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
+    dialogue = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
     example = Example(id=answer.id, prompt=answer.prompt)
-    tokens = read_policy_tokens(table, Trajectory(example, thread.ids, thread.mask, [*thread.between, ()]))
+    tokens = read_policy_tokens(table, Trajectory(example, dialogue.ids, dialogue.mask, [*dialogue.between, ()]))
     trained = len(turns_of(tokens.response))
     first = turns_of(answer.response)[-trained].start  # the first character that is trained on
     if answer.response[first:] != str(tokens.response):
@@ -180,9 +180,9 @@ def _encode_transcript(
     spans = tuple(span for span in answer.critique.spans if span.start >= first)
     remaining = {"spans": spans, "turn_scores": answer.critique.turn_scores[-trained:]}
     critique = _shift_spans(answer.critique.model_copy(update=remaining), -first)
-    weights = np.zeros(len(thread.ids))
+    weights = np.zeros(len(dialogue.ids))
     weights[tokens.positions] = token_weights(critique, tokens.aligned, credit_settings)
-    return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
+    return WeightedAnswer(dialogue.prompt, dialogue.ids, weights.tolist(), mask=dialogue.mask)
 
 
 def _changed_text_error(answer: LoggedAnswer) -> UserError:

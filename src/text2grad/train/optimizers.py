@@ -98,9 +98,9 @@ def refuse_float16(policy: Policy) -> None:
         )
 
 
-def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float = MAX_GRAD_NORM) -> float:
-    """Scale the gradient to a norm of at most `limit`; return the norm before."""
-    return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+def clip_gradient(parameters: Iterable[torch.nn.Parameter]) -> float:
+    """Scale the gradient to a norm of at most `MAX_GRAD_NORM`; return the norm before."""
+    return float(torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
 
 
 def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:

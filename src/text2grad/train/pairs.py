@@ -128,10 +128,10 @@ def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[PromptAndT
 
 
 def _encode_pair(policy: Policy, pair: Pair, table: TokenTable | None) -> EncodedPair:
-    thread = encode_turns(policy.tokenizer, pair.prompt, pair.target)
-    weights = [float(sampled) for sampled in thread.mask]
-    labels = _prompt_labels(pair, table.align(thread.prompt)) if pair.marked and table is not None else []
-    return EncodedPair(thread.prompt, thread.ids, weights, labels, pair.score)
+    dialogue = encode_turns(policy.tokenizer, pair.prompt, pair.target)
+    weights = [float(sampled) for sampled in dialogue.mask]
+    labels = _prompt_labels(pair, table.align(dialogue.prompt)) if pair.marked and table is not None else []
+    return EncodedPair(dialogue.prompt, dialogue.ids, weights, labels, pair.score)
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:

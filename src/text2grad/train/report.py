@@ -1,4 +1,4 @@
-"""Report a training step: one line of metrics, and token strips of its first responses."""
+"""Report a training step: its metrics, and token strips of its first responses."""
 
 from __future__ import annotations
 

@@ -91,9 +91,9 @@ def sample_responses(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
     generation: GenerationSettings,
-    draws: Tensor | None = None,
-    make: MakeEnvironment | None = None,
-    examples: Sequence[Example] = (),
+    draws: Tensor | None,
+    make: MakeEnvironment | None,
+    examples: Sequence[Example],
 ) -> list[Sample]:
     """Sample one response per prompt, or with an environment one episode per example.
 

@@ -21,7 +21,7 @@ from text2grad.unicode_words import pieces
 MIN_RATIO = 0.5
 """Smallest ratio of `difflib` at which a passage is returned."""
 VOTE_BONUS, LENGTH_PENALTY = 0.1, 0.05
-"""Added to the ratio for the start with the most votes, and subtracted for another word count."""
+"""Added to the ratio of the start with the most votes; subtracted if the word count differs."""
 MAX_WORDS, MAX_VOTES, MAX_COMPARED = 30, 300, 6
 """Words of a quote that are used, places that vote, and starts that are compared."""
 

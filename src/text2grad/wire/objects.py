@@ -1,7 +1,8 @@
-"""Find and read the one JSON object of an answer, strictly where leniency would be a guess.
+"""Find and read the one JSON object of an answer.
 
 Accepted are prose or a code fence around the object, raw newlines in strings, trailing commas, and
-a Python dictionary with single quotes. Everything else that is not JSON is refused with a reason.
+a Python dictionary with single quotes. Everything else that is not JSON is refused with a reason,
+because repairing it would be a guess.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class QuotableText:
         self.words = sorted({word for words in escaped for word in words}, key=len)  # as in a string of z
         self._bodies = [(b"".join(words), [0, *accumulate(map(len, words))]) for words in escaped]
 
-    def grammar(self, lead: str = "") -> str:
+    def grammar(self, lead: str) -> str:
         """Return the Lark grammar (llguidance's dialect) of every z about the response.
 
         `lead` is a pattern of optional text before z.

@@ -365,7 +365,7 @@ def test_what_does_not_fit_is_one_line(heard: Heard) -> None:
     table, trajectory = heard
     for change, problem in (
         ({"mask": [1, 0]}, "a mask of 2 for .* ids"),
-        ({"between": [[]]}, "messages between turns for 1 places, and there are 3"),
+        ({"between": [[]]}, "`between` has 1 lists of messages"),
     ):
         whole = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
         with pytest.raises(UserError, match=problem):

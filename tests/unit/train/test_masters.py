@@ -50,7 +50,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, steps: int = STEPS) 
     batch = policy.pack([policy.tokenizer.encode(text) for text in TEXTS], [[40, 41, 42, 43]] * len(TEXTS))
     for _ in range(steps):
         (-policy(batch, valued=False).logp.sum()).backward()
-        clip_gradient(policy.policy_parameters(), 1.0)
+        clip_gradient(policy.policy_parameters())
         optimizer.step()
         policy.zero_grad(set_to_none=True)
     return [now.detach().float() - then for now, then in zip(stepped(optimizer), start, strict=True)]

@@ -180,7 +180,7 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
 class EngineRun(TrainerCallback):
     """A run of one of TRL's trainers in its folder: log, checkpoints, signals, final policy.
 
-    A subclass logs each step and calls `end_step`; `state` and `take_over` save and restore its
+    A subclass logs each step and calls `end_step`; `state` and `restore` save and restore its
     part of a checkpoint.
 
     Args:
@@ -231,15 +231,15 @@ class EngineRun(TrainerCallback):
         """Return our part of a checkpoint as JSON."""
         raise NotImplementedError
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state` returned."""
         raise NotImplementedError
 
     def resume(self, saved: Path) -> None:
         """Restore our part of a checkpoint."""
         state = json.loads((saved / STATE).read_text(encoding="utf-8"))
         self.done = state["step"]
-        self.take_over(state)
+        self.restore(state)
         self.log.rewind(state["logs"], saved)
         self._report(f"resumes after step {self.done} of {self.total}")
 
@@ -320,7 +320,7 @@ class PPORun(EngineRun):
         """Return the KL coefficient, which `ppo.kl_target` adapts."""
         return {"kl_coefficient": self.trainer.coefficient}
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the KL coefficient."""
         self.trainer.coefficient = state["kl_coefficient"]
 

@@ -221,7 +221,7 @@ class SFTRun(EngineRun):
         """Return the losses that decide about the end."""
         return self.stopping.numbers() if self.stopping else {}
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the losses."""
         if self.stopping:
             self.stopping.restore(state)

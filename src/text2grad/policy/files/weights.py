@@ -1,4 +1,4 @@
-"""Refuse weight files with missing, unexpected, misshapen or non-finite weights.
+"""Load weights, and refuse missing, unexpected, misshapen or non-finite ones.
 
 Hugging Face initialises missing weights at random and ignores unexpected ones, with only a table in
 the log.

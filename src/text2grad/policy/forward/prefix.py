@@ -108,7 +108,7 @@ class SharedPrefixes(NamedTuple):
     prefix_of_prompt: list[int]
 
 
-def share_prefixes(prompts: Sequence[tuple[int, ...]], max_share: float = MAX_SHARE) -> SharedPrefixes | None:
+def share_prefixes(prompts: Sequence[tuple[int, ...]]) -> SharedPrefixes | None:
     """Split prompts into shared prefixes and suffixes; return None if that saves too little.
 
     A prompt shares a prefix of at least half its length with others, as several questions about one
@@ -128,7 +128,7 @@ def share_prefixes(prompts: Sequence[tuple[int, ...]], max_share: float = MAX_SH
     suffixes = [prompt[len(prefixes[n]) :] for prompt, n in zip(prompts, prefix_of_prompt, strict=True)]
     longest_prefix, longest_suffix, longest = (max(map(len, part)) for part in (prefixes, suffixes, prompts))
     size = len(prefixes) * longest_prefix + len(prompts) * longest_suffix  # including padding
-    if not all(prefixes) or size > max_share * len(prompts) * longest:
+    if not all(prefixes) or size > MAX_SHARE * len(prompts) * longest:
         return None
     return SharedPrefixes(prefixes, suffixes, prefix_of_prompt)
 

@@ -1,1 +1,1 @@
-"""Observe a run in training: its steps, and prompts that it answers again and again."""
+"""Observe a run in training: its steps, and its answers to the same prompts over time."""
