@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site dist wheel core lint types format golden clean
+.PHONY: help install demo demo-llm test faults test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site dist wheel core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ demo-llm: $(READY)  ## the same on a pretrained model and real text: 21 minutes 
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+faults: $(READY)  ## play every fault against every file, request and child process (docs/faults.md)
+	$(BIN)/python benchmarks/faults.py --table
 
 test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/architecture.md)
 	$(BIN)/python -m pytest -n $(WORKERS) -m nightly

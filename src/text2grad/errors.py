@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -46,23 +47,28 @@ class NotFinite(UserError, FloatingPointError):
     """A model cannot be sampled because its probabilities are not finite."""
 
 
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+"""Errors of a disk that is full, over a limit or read-only."""
+
+
 @contextmanager
-def full_disk_as_user_error() -> Iterator[None]:
-    """Turn any error caused by a full disk inside this context into a user error.
+def unwritable_disk_as_user_error() -> Iterator[None]:
+    """Turn any error of a full or read-only disk inside this context into a user error.
 
     Raises:
-        UserError: the disk is full.
+        UserError: the disk cannot be written to.
     """
     try:
         yield
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not full and not (type(error).__name__ == "SafetensorError" and "os error 28" in str(error)):
+        number = error.errno if isinstance(error, OSError) else None
+        if type(error).__name__ == "SafetensorError" and (match := re.search(r"os error (\d+)", str(error))):
+            number = int(match[1])
+        if number is None or number not in UNWRITABLE:
             raise
         file = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        raise UserError(
-            f"cannot write{file}: no space left on the disk", "free some space and run it again"
-        ) from error
+        cure = "make the folder writable" if number == errno.EROFS else "free some space and run it again"
+        raise UserError(f"cannot write{file}: {os.strerror(number)}", cure) from error
 
 
 @contextmanager
@@ -73,7 +79,7 @@ def exit_on_user_error() -> Iterator[None]:
         SystemExit: a `UserError` was raised inside the context.
     """
     try:
-        with full_disk_as_user_error():
+        with unwritable_disk_as_user_error():
             yield
     except UserError as error:
         line = " ".join(re.split(r"[\r\n]+", str(error)))

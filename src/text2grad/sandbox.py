@@ -40,12 +40,15 @@ class Runner(codeverdict.Runner):
         """Start a server.
 
         Raises:
-            UserError: programs cannot be run safely on this machine.
+            UserError: programs cannot be run safely on this machine, or it cannot start a process.
         """
         try:
             return super().start_server(preload)
         except codeverdict.NotSafeError as error:
             raise UserError(error.message, CURE) from error
+        except OSError as error:
+            problem = f"cannot start the sandbox: {error.strerror}"
+            raise UserError(problem, "end other processes, or raise the limit: ulimit -u") from error
 
     def wait(self, verdict: Future[Verdict]) -> Verdict:
         """Wait for a job.

@@ -284,6 +284,7 @@ def test_help_takes_less_than_half_a_second() -> None:
     [
         OSError(errno.ENOSPC, "No space left on device", "out.jsonl"),
         OSError(errno.EDQUOT, "Disk quota exceeded"),
+        OSError(errno.EROFS, "Read-only file system", "out.jsonl"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
     ],
 )

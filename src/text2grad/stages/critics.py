@@ -232,7 +232,11 @@ class CriticFactory:
         The reasons are stored in the run's folder.
         """
         file, runner = self.config.run.folder / GATES_FILE, self.runner
-        stored: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        stored: dict[str, str] = {}
+        try:
+            stored = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError:
+            print(f"{file} is damaged; checking the tests of each task again", file=sys.stderr)
         judge = (version("text2grad"), *flatten(sandbox=self.config.sandbox).values())
         reasons: list[str] = []
         progress, stored_before = progress_reporter("checking the tests of each task")(len(examples)), len(stored)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def run_merge(
 ) -> MergeSummary:
     """Write the run's model `target` to `out` in the given form, and push it to `hub` if set.
 
+    The folder is written under a temporary name, so that `out` is complete or empty.
     The verdict of `train-reward` (`gate.json`) is copied with a reward model.
 
     Raises:
@@ -109,14 +111,17 @@ def run_merge(
         problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
         raise UserError(problem, "remove both options: a merged folder keeps the head")
     tokenizer = load_tokenizer(str(source))
-    cosine, base, file = None, "", out / f"{out.resolve().name}.gguf"
+    place = out.resolve()
+    partial, file = place.with_name(f"{place.name}.partial"), out / f"{place.name}.gguf"
+    shutil.rmtree(partial, ignore_errors=True)
+    cosine, base = None, ""
     if form.adapter:
-        base, *serve = _write_adapter(source, out, form.base)
+        base, *serve = _write_adapter(source, partial, out, form.base)
         contents = f"the adapter alone, of the base model {base}"
     else:
         model, cosine = merged_model(str(source), form.dtype)
         model.generation_config = generation_config(model, tokenizer, target)
-        model.save_pretrained(out, safe_serialization=True)
+        model.save_pretrained(partial, safe_serialization=True)
         kind = str(model.dtype).removeprefix("torch.")
         contents = f"the {'adapter merged into its base model' if is_adapter(str(source)) else 'model'}, in {kind}"
         serve = [f"vllm serve {out}", f"transformers serve {out}"]
@@ -124,17 +129,18 @@ def run_merge(
             serve = [f"text2grad serve {run.path} --critic.kind reward_model --critic.reward_model.folder {out}"]
     verdict = source.parent / GATE_FILE
     for path in (*heads.values(), *([verdict] if verdict.is_file() else [])):
-        shutil.copyfile(path, out / path.name)
-    make_readable(out)
-    tokenizer.save_pretrained(out)
-    (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
+        shutil.copyfile(path, partial / path.name)
+    make_readable(partial)
+    tokenizer.save_pretrained(partial)
+    (partial / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
     obstacle = find_obstacle(model, tokenizer) if form.gguf else None
     if form.gguf and obstacle is None:
-        write_gguf(model, tokenizer, out, file)
+        write_gguf(model, tokenizer, partial, partial / file.name)
         contents = f"{contents}, and {file.name}"
         serve.append(f"llama-server -m {file}")
     card = _card(config, run, target, license_name, contents, base)
-    (out / "README.md").write_text(card, encoding="utf-8")
+    (partial / "README.md").write_text(card, encoding="utf-8")
+    os.replace(partial, place)
     if obstacle is not None:
         command = f"python convert_hf_to_gguf.py {out} --outfile {file}"
         problem = f"no GGUF file was written: {obstacle}; the rest of {out} is complete"
@@ -159,8 +165,11 @@ def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConf
     return config
 
 
-def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
-    """Write only the adapter of `source`; return its base model's name and the serving command.
+def _write_adapter(source: Path, partial: Path, out: Path, base: str) -> tuple[str, str]:
+    """Write only the adapter of `source` to `partial`.
+
+    Returns:
+        The name of the base model, and the command that serves `out`.
 
     Raises:
         UserError: there is no adapter, it is damaged, or its base model is a GGUF file.
@@ -170,9 +179,9 @@ def _write_adapter(source: Path, out: Path, base: str) -> tuple[str, str]:
     refuse_damaged(source)
     config = json.loads((source / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     config[BASE] = base or _name_of_base(base_model_name(str(source)))
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / ADAPTER_FILE, out / ADAPTER_FILE)
-    (out / ADAPTER_CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
+    partial.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / ADAPTER_FILE, partial / ADAPTER_FILE)
+    (partial / ADAPTER_CONFIG).write_text(to_json(config, indent=2) + "\n", encoding="utf-8")
     rank = f" --max-lora-rank {config['r']}" if config.get("r", 0) > VLLM_RANK else ""
     options = f"--enable-lora{rank} --lora-modules {out.resolve().name}={out}"
     return config[BASE], f"vllm serve {config[BASE]} {options}"
