@@ -233,7 +233,7 @@ class RatingReader:
         shares = [value for value in others if parse_share(value)]
         pairs = [f"{word!r} read as {score:g}" for word, score in others.items() if word not in shares]
         pairs += [
-            f"{value} read as {others[value]:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"
+            f"{value} read as {others[value]:g}: on a scale from 0 to its maximum (if 1 is worst: --scale 1..5)"
             for value in shares[:1]
         ]
         declared = scale.declared if scale and on_scale else ""

@@ -58,20 +58,18 @@ def likeness(one: str, other: str) -> float:
 
 def criticised_terms(records: Iterable[Feedback]) -> frozenset[str]:
     """Return the words that people marked as poor and never wrote or praised themselves."""
-    records = list(records)
     poor: Counter[str] = Counter()
     accepted: set[str] = set()
     for record in records:
         corrected = str(record.meta.get("corrected") or "")
         praised = record.response if (record.score or 0) > 0 and not any(s.label < 0 for s in record.spans) else ""
-        for text in (corrected, praised):
-            accepted |= terms_of(text)
+        accepted |= terms_of(corrected) | terms_of(praised)
         for span in record.spans:
             words = words_in(span.text)
             if span.label < 0 and 0 < len(words) <= MAX_TERM:
                 poor[" ".join(words)] += 1
-    repeated = {term for term, count in poor.items() if count > 1 or len(term.split()) <= MAX_TERM_ONCE}
-    return frozenset(repeated - accepted)
+    criticised = {term for term, count in poor.items() if count > 1 or len(term.split()) <= MAX_TERM_ONCE}
+    return frozenset(criticised - accepted)
 
 
 def terms_of(text: str) -> set[str]:
@@ -95,8 +93,7 @@ def expectations(records: Sequence[Feedback], heldout: Iterable[str]) -> dict[st
         praised = max(group, key=lambda record: record.score or 0.0, default=None)
         good = praised.response if praised is not None and (praised.score or 0.0) > 0 else ""
         length = len(words_in(corrected or good)) or usual_length
-        allowed = terms_of(question)
-        expected[question] = Expectation(corrected, good, length, frozenset(t for t in terms if t not in allowed))
+        expected[question] = Expectation(corrected, good, length, terms - terms_of(question))
     return expected
 
 

@@ -199,7 +199,7 @@ SCORED: list[tuple[str, list[Any], tuple[str, ...], list[float], str]] = [
     ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5"),
     ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
     ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
-    ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
+    ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: on a scale from 0 to its maximum"),
     ("score", [0, 1], (), [0, 1], "scores 0 and 1 are used unchanged"),
     ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
     ("score", ["0,5", "−1", "0.25 ", "1e-05"], (), [0.5, -1, 0.25, 1e-05], ""),

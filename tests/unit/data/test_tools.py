@@ -73,7 +73,7 @@ RATED: list[tuple[list[Any], list[str], list[float | None], str]] = [
     ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
     ([argilla(note="It is wrong, I fear.")], [], [None], ""),
     ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
-    ([argilla(mark="4/5")], [], [0.6], "of 0 to its own maximum"),
+    ([argilla(mark="4/5")], [], [0.6], "on a scale from 0 to its maximum"),
 ]
 
 
