@@ -22,9 +22,6 @@ class TestResult:
     """The result of one test.
 
     Attributes:
-        name: the name of the test.
-        passed: the test passed.
-        error: the error of a failed test.
         line: the last line of the solution in the traceback of the error, from 1.
         call: the left side of the failed assertion, as code.
         got: the value of the left side.
@@ -55,7 +52,6 @@ class Verdict:
             program does not load. `timeout`. `crashed`: the program ended its process, was killed
             by a limit, or broke the rules of the sandbox. Not about the program: `bad_tests` and
             `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run the tests).
-        results: the results of the tests.
         error: the reason of an outcome other than `passed`.
         line: the line of the solution that failed to load.
         tier: the protection of the machine; None: nothing was run.

@@ -24,10 +24,7 @@ EXIT_TERMINATED = 143
 class UserError(Exception):
     """A mistake that the user can correct: shown as one line, never as a traceback.
 
-    Attributes:
-        problem: the message without its cure.
-        cure: the command, setting or file that fixes the problem.
-        exit_code: one of the codes above.
+    `problem` is the message without its `cure`: the command, setting or file that fixes it.
     """
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:

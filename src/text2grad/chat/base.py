@@ -20,7 +20,6 @@ class Completion(Record):
     """One answer of a chat model.
 
     Attributes:
-        text: the answer.
         truncated: the token limit was reached.
         forced: the answer is complete only because grounded decoding closed it at the token limit.
         score: the verdict of a model with a score head.

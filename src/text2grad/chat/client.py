@@ -55,7 +55,6 @@ class OpenAIChat:
     that a server sends.
 
     Args:
-        settings: the server, its model, and the limits of requests.
         journal: the file of all answers; None: a temporary file.
         again: ask refused and unreadable questions once more.
         asks: False if no request will be sent, which needs no key.

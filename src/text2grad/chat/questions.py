@@ -24,7 +24,6 @@ class Question:
 
     Attributes:
         id: the key in the journal.
-        messages: the conversation.
         data: the messages as JSON, encoded once for the id and all requests.
         schema: the JSON schema of the answer as text; empty: free text.
         about: the text that the answer is about.

@@ -140,13 +140,10 @@ class CriticFactory:
     def open(
         self, task: Task | None = None, policy: Policy | None = None, journal: Path | None = None
     ) -> Iterator[Critic]:
-        """Open the critic.
+        """Open the critic, with a `journal` for the answers of a chat model.
 
-        Args:
-            task: the task, if loaded; its prompt is used for a chat model.
-            policy: the policy in training, whose base weights a reward model may share
-                (`reward_model.shared`).
-            journal: the file that keeps the answers of a chat model.
+        The prompt of a chat model is that of `task`, if loaded. A reward model may share the base
+        weights of `policy` (`reward_model.shared`).
         """
         if self.spec.kind == "reward_model":
             with self._reward_model(policy, journal) as critic:

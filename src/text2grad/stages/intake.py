@@ -27,7 +27,6 @@ class ImportSummary(Summary):
         scales: how the other ratings were read.
         marked_as_quoted: words that were marked because a comment quotes them.
         losses: lines that were used in part.
-        ignored: columns that were not read.
     """
 
     unscored: Sequence[str] | None = None

@@ -51,7 +51,7 @@ class Jail:
 
         Args:
             protected: confine processes with Landlock and seccomp.
-            user: the user id of programs; None: that of the server.
+            user: the user id of programs; None: the user of the server.
             libraries: folders that programs may read.
             inherited: descriptors that every process keeps.
 

@@ -138,10 +138,8 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`.
 
-    Attributes:
-        tier: the tiers of the sandbox that ran its programs.
-        signs: warnings that a run is below scalar PPO.
-        compared: the result of `compare_with_start`.
+    `tier` names the tiers of the sandbox that ran its programs. `signs` are warnings that a run is
+    below scalar PPO.
     """
 
     prompts: float
