@@ -83,11 +83,7 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 def refuse_changed(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run whose identity changed.
-
-    Raises:
-        UserError: names the first three changes.
-    """
+    """Raise a `UserError` if the identity of a run to resume has changed."""
     if changes := describe_changes(before, now):
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise UserError(

@@ -65,9 +65,7 @@ class RunOptions:
 
     Attributes:
         folder: receives metrics, samples, checkpoints and finally the policy.
-        title: the run's name in messages.
         seed: the seed of the order of the data.
-        resume: what to do with an unfinished run in the folder.
         inputs: dependencies other than the loop's arguments, as part of the identity.
         on_step: called after each step with its number and its metrics, which it may extend.
         loggers: further trackers for the metrics (`durable.loggers`).

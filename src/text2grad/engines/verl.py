@@ -47,6 +47,7 @@ from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, add_lora, base_m
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.signals import POLL_SECONDS, StopRequest, stop_here
 from text2grad.train.optimizers import MAX_GRAD_NORM
+from text2grad.train.passes import largest_divisor
 from text2grad.train.ppo import CHECKPOINT_EVERY, prompt_order
 from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
 from text2grad.train.update import CLIP, VALUE_CLIP
@@ -71,7 +72,6 @@ class Job:
 
     Attributes:
         place: the folder `ppo/<name>`.
-        policy: the starting policy.
         settings: the complete configuration as YAML, for the workers.
         critic: the function (`module:function`) that makes the critic from that file.
         environment: the function that makes the environment, or an empty string.
@@ -131,11 +131,7 @@ class Job:
 
 
 def refuse_unfit(job: Job) -> None:
-    """Refuse settings that verl does not support.
-
-    Raises:
-        UserError: names the setting and an alternative.
-    """
+    """Raise a `UserError` with an alternative for settings that verl does not support."""
     ppo, gpus = job.ppo, count_gpus(job.verl.options)
     unfit = {
         "ppo.kl full: verl keeps log-probabilities of sampled tokens only": (ppo.kl == "full", "--ppo.kl k1"),
@@ -276,11 +272,7 @@ def count_gpus(options: Mapping[str, Any]) -> int:
 
 
 def check_python(python: str) -> None:
-    """Refuse a Python whose environment lacks the right versions of verl or of this package.
-
-    Raises:
-        UserError: it is not a Python, or has another version of either.
-    """
+    """Raise a `UserError` unless this Python has our versions of verl and of this package."""
     code = (
         "import json\nfrom importlib.metadata import PackageNotFoundError, version\ndef find(name):\n"
         "    try: return version(name)\n    except PackageNotFoundError: return None\n"
@@ -306,7 +298,7 @@ def check_python(python: str) -> None:
 def configuration(job: Job) -> dict[str, Any]:
     """Return verl's configuration by dotted keys, without the user's options."""
     ppo = job.ppo
-    rows = _divisor(job.mini_batch // count_gpus(job.verl.options), ppo.micro_batch_size)
+    rows = largest_divisor(job.mini_batch // count_gpus(job.verl.options), ppo.micro_batch_size)
     keys = {
         "algorithm.adv_estimator": NAME,
         "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # makes verl load the reference
@@ -431,11 +423,6 @@ def _precision(job: Job, part: str) -> dict[str, Any]:
     return {f"{part}.mixed_precision": dict.fromkeys(("param_dtype", "reduce_dtype", "buffer_dtype"), "fp32")}
 
 
-def _divisor(count: int, most: int) -> int:
-    """Return the largest divisor of `count` that is at most `most`."""
-    return next(size for size in range(max(1, min(count, most)), 0, -1) if count % size == 0)
-
-
 def environment_variables() -> dict[str, str]:
     """Return the variable that makes verl import our side and the user's modules."""
     names = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
@@ -538,11 +525,7 @@ def train(job: Job, examples: Sequence[Example], python: str, resume: ResumeMode
 
 
 def refuse_other_settings(job: Job) -> None:
-    """Refuse to resume a run whose configuration has changed.
-
-    Raises:
-        UserError: names the changed keys.
-    """
+    """Raise a `UserError` if the configuration of a run to resume has changed."""
     file = job.folder / "ppo.yaml"
     if not (job.checkpoints / LATEST).is_file() or not file.is_file():
         return

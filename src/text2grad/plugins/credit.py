@@ -170,11 +170,7 @@ def pad_word_rewards(outcomes: Sequence[ScoredTrajectory], length: int) -> tuple
 
 
 def refuse_not_finite(**weights: float) -> None:
-    """Refuse weights that are not finite, which would make every advantage NaN.
-
-    Raises:
-        UserError: names the weight.
-    """
+    """Raise a `UserError` for a weight that is not finite: it would make every advantage NaN."""
     for name, weight in weights.items():
         if not math.isfinite(weight):
             raise UserError(f"{name} is {weight}", "give a finite number: 1 changes nothing, 0 leaves it out")

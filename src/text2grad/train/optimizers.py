@@ -86,11 +86,7 @@ def add_master_weights(optimizer: torch.optim.Optimizer, policy: Policy) -> None
 
 
 def refuse_float16(policy: Policy) -> None:
-    """Refuse to train a policy in float16.
-
-    Raises:
-        UserError: a parameter is float16.
-    """
+    """Raise a `UserError` if a parameter of the policy is float16."""
     if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
             "float16 cannot be trained: without loss scaling, small gradients become 0",

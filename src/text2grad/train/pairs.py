@@ -118,11 +118,7 @@ def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[EncodedPair]:
 
 
 def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[PromptAndTarget]) -> None:
-    """Refuse items that exceed the policy's context.
-
-    Raises:
-        UserError: names the first such item.
-    """
+    """Raise a `UserError` if an item is longer than the policy's context."""
     sequences = [(name, item.ids) for name, item in zip(names, items, strict=True)]
     check_lengths(sequences, policy.context, 0)
 

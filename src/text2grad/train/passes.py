@@ -47,6 +47,11 @@ class PassSize:
             print(f"out of memory: continues with {self.setting} {self.size}, the same update", file=sys.stderr)
 
 
+def largest_divisor(count: int, limit: int) -> int:
+    """Return the largest divisor of `count` that is at most `limit`."""
+    return next(size for size in range(max(1, min(count, limit)), 0, -1) if count % size == 0)
+
+
 def accumulate(
     policy: Policy, rows: Any, terms: Callable[[Any], tuple[Tensor, dict[str, Tensor]]], size: PassSize
 ) -> dict[str, float]:

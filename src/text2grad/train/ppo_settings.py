@@ -130,10 +130,6 @@ class PPOSettings(Settings):
 
 
 def refuse_greedy(generation: GenerationSettings) -> None:
-    """Refuse greedy sampling.
-
-    Raises:
-        UserError: the temperature is 0.
-    """
+    """Raise a `UserError` if the temperature is 0."""
     if generation.temperature <= 0:
         raise UserError("PPO needs a temperature above 0, because it samples", "set generation.temperature")

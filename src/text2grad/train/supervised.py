@@ -118,11 +118,7 @@ def data_identity(policy: Policy, pairs: Sequence[Pair], heads: Heads = NO_HEADS
 
 
 def refuse_not_finite(metrics: dict[str, float]) -> None:
-    """Refuse a step whose loss or gradient is not finite.
-
-    Raises:
-        FloatingPointError: a metric is not finite.
-    """
+    """Raise a `FloatingPointError` if the loss or the gradient of a step is not finite."""
     if not math.isfinite(sum(metrics.values())):
         raise FloatingPointError("the loss is not finite, no parameter was changed by it")
 
@@ -227,11 +223,7 @@ def plain_optimizer(policy: Policy, settings: SupervisedSettings, weight_decay: 
 
 
 def refuse_empty(data: Sequence[object], options: RunOptions) -> None:
-    """Refuse to train without data.
-
-    Raises:
-        UserError: `data` is empty.
-    """
+    """Raise a `UserError` if there are no data to train on."""
     if not data:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 

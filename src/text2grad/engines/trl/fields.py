@@ -14,6 +14,7 @@ from text2grad.errors import UsageError, UserError, first_line, suggestion
 from text2grad.plugins.credit import require
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.optimizers import MAX_GRAD_NORM
+from text2grad.train.passes import largest_divisor
 from text2grad.train.ppo_settings import PPOSettings, refuse_greedy
 from text2grad.train.settings import SFTSettings
 
@@ -140,7 +141,7 @@ def plan_passes(settings: PPOSettings, processes: int) -> PassShape:
     if remainder or not share:
         problem = f"ppo.rollouts {settings.rollouts} is not a multiple of {unit}, processes x ppo.mini_batches"
         raise UserError(problem, f"--ppo.rollouts {max(unit, settings.rollouts // unit * unit)}")
-    rows = next(size for size in range(min(share, settings.micro_batch_size), 0, -1) if share % size == 0)
+    rows = largest_divisor(share, settings.micro_batch_size)
     return PassShape(rows, share // rows)
 
 

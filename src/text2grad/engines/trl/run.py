@@ -91,11 +91,7 @@ def train_trl(
 
 
 def refuse_differing_processes(identity: Mapping[str, str]) -> None:
-    """Refuse processes with different settings or inputs.
-
-    Raises:
-        UserError: names the process and the differences.
-    """
+    """Raise a `UserError` if the settings or inputs of the processes differ."""
     first, *others = gather_object([dict(identity)])
     for process, other in enumerate(others, start=1):
         if changes := describe_changes(first, other):

@@ -167,7 +167,6 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
 
     Attributes:
         coefficient: the KL coefficient beta of the next step.
-        step: the current step.
     """
 
     def __init__(self, recipe: Recipe, args: Any, order: Iterator[list[int]], coefficient: float) -> None:

@@ -37,11 +37,7 @@ def find_damage(folder: Path) -> str:
 
 
 def refuse_damaged(folder: Path) -> None:
-    """Refuse a model whose files differ from its manifest, if it has one.
-
-    Raises:
-        UserError: a file is damaged, missing or was changed.
-    """
+    """Raise a `UserError` if the files of a model differ from its manifest."""
     if (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
         cure = f"copy or train it again; if the change is intended, remove {folder / MANIFEST}"
         raise UserError(f"the model in {folder} is damaged ({damage})", cure)

@@ -103,11 +103,7 @@ def _without_numbers(name: str) -> str:
 
 
 def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse weights that are not finite.
-
-    Raises:
-        UserError: names the model and the weights.
-    """
+    """Raise a `UserError` that names the non-finite weights, if any."""
     weights = ((key, w.detach()) for key, w in named if w.numel() and w.is_floating_point() and not w.is_meta)
     wrong = [key for key, weight in weights if not all(edge.isfinite() for edge in torch.aminmax(weight))]
     if wrong:
@@ -116,13 +112,10 @@ def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
-    """Refuse a tokenizer with tokens that the model does not embed.
+    """Raise a `UserError` if the tokenizer has tokens that the model does not embed.
 
     A special token is harmless if the template never writes it and it ends no turn. (transformers
     adds such a token to the tokenizers of GGUF files.)
-
-    Raises:
-        UserError: names tokens without an embedding.
     """
     size = model.get_input_embeddings().weight.shape[0]
     special = set(tokenizer.all_special_ids) | {i for i, t in tokenizer.added_tokens_decoder.items() if t.special}

@@ -77,12 +77,9 @@ def can_drop_rows(cache: DynamicCache) -> bool:
 
 
 def refuse_uncached(model: Any) -> None:
-    """Refuse a model without a cache of keys and values, such as a state-space model.
+    """Raise a `UserError` for a model without a cache of keys and values (state-space models).
 
     It would silently continue from the last token alone, or read the padding of a batch.
-
-    Raises:
-        UserError: the model's forward takes no cache of keys and values.
     """
     attends = any(isinstance(layer, DynamicLayer) for layer in make_cache(model).layers)
     if not attends or cache_keyword(model) not in _parameters(model):
