@@ -691,7 +691,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     (newest / "tensors.safetensors").write_bytes(data)
     by_ppo(model, unfinished, Lots())
     told = capsys.readouterr().err
-    assert f"{newest} is damaged (tensors.safetensors" in told and f"x: resumes after step 2 of {STEPS}\n" in told
+    assert f"{newest} (tensors.safetensors" in told and f"x: resumes after step 2 of {STEPS}\n" in told
     assert_same(straight(), (unfinished, seen[-1]))
 
 

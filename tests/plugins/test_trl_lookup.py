@@ -37,9 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_turn_is_a_call_unless_it_is_an_answer(folder: Path) -> None:
-    from trl_lookup import speaking
+    from trl_lookup import load_tokenizer
 
-    tokenizer = speaking(str(folder))
+    tokenizer = load_tokenizer(str(folder))
     for line, calls in (("lookup price of lamp", 1), ("lamp", 1), ("answer lamp 7", 0)):
         read = tokenizer.parse_response(encode_target(tokenizer, line))
         assert read["content"] == line and len(read.get("tool_calls", [])) == calls
@@ -67,7 +67,7 @@ def test_an_episode_has_the_ids_of_our_own_loop(folder: Path, monkeypatch: pytes
 
     trainer._generate_single_turn = say
     trainer.model.train()
-    out = trainer._generate_and_score_completions([trl_lookup.row_of(example)] * 2)
+    out = trainer._generate_and_score_completions([trl_lookup.to_row(example)] * 2)
     ours = encode_turns(AutoTokenizer.from_pretrained(folder), example.prompt, right)
     for ids, mask, paid in zip(out["completion_ids"], out["tool_mask"], out["advantages"], strict=True):
         assert ids.tolist() == ours.ids and [bool(own) for own in mask] == ours.mask

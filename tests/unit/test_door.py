@@ -92,7 +92,7 @@ def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
     (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: str(node.module).removeprefix("text2grad.") for node in imports for alias in node.names}
-    assert seen == text2grad._HOMES and sorted(seen) == text2grad.__all__
+    assert seen == text2grad._MODULE_OF and sorted(seen) == text2grad.__all__
 
 
 def test_importing_loads_nothing_but_errors() -> None:

@@ -49,7 +49,7 @@ class Task:
 def test_a_score_outside_0_to_1_is_refused(score: Any) -> None:
     runner: Any = SimpleNamespace(run_all=lambda jobs, **options: [])
     measure = TaskMeasure(Task(score, "1"), runner)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"Task\.scores gave mine"):
+    with pytest.raises(UserError, match=r"Task\.scores returned mine"):
         measure([ASKED], ["So."])
 
 

@@ -76,7 +76,7 @@ def test_marks_of_people_and_a_sign_where_they_disagree(tmp_path: Path, capsys: 
         for label in ("good", "poor"):
             assert found[label] == {"spans": 1, "accuracy": accuracy, "by_length": by_length}
         assert ("warning: people find 0%" in capsys.readouterr().err) == (accuracy == 0)
-    with pytest.raises(UserError, match="'c' first"):
+    with pytest.raises(UserError, match="first 'c'"):
         evaluated(tmp_path, marks=[{"id": "c", "correct": True}])
 
 
