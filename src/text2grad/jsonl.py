@@ -92,6 +92,12 @@ def _import_command(path: Path) -> str:
 def read_records(path: str | Path) -> list[Feedback]:
     """Read the feedback records of a JSON Lines file.
 
+    Args:
+        path: the file.
+
+    Returns:
+        The records in the order of the file.
+
     Raises:
         UserError: the file cannot be read, or a line is not a feedback record.
     """
@@ -179,6 +185,13 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
 
 def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
     """Write feedback records atomically as a JSON Lines file; return their number.
+
+    Args:
+        path: the file; an old one is replaced.
+        records: the records to write.
+
+    Returns:
+        The number of records.
 
     Raises:
         UserError: the file cannot be written; the old file is unchanged.

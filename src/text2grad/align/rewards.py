@@ -105,7 +105,15 @@ class Aligner:
         return self._policy_tokens(ids, mask).response
 
     def align(self, ids: Sequence[int], mask: Sequence[int] | None = None) -> Aligned:
-        """Return `text(ids, mask)`, and the characters in it of each of the policy's N ids."""
+        """Return `text(ids, mask)`, and the characters in it of each of the policy's N ids.
+
+        Args:
+            ids: (T,) sampled token ids.
+            mask: (T,) 1 for an id of the policy, 0 for others; None: all are the policy's.
+
+        Returns:
+            The policy's text, and the characters of each of its N ids.
+        """
         return self._policy_tokens(ids, mask).aligned
 
     def rewards(
@@ -201,6 +209,9 @@ class TokenCredit:
     async def score(self, batch: Sequence[Trajectory]) -> list[ScoredTrajectory]:
         """Score rollouts that end one by one; requests to a busy critic form its next batch.
 
+        Args:
+            batch: trajectories of T_i ids each, of any lengths.
+
         Returns:
             One result for each trajectory, in the same order. It is `failed` if the critique failed
             or does not fit the text, or if the ids belong to another tokenizer.
@@ -217,6 +228,12 @@ class TokenCredit:
         """Score a batch and wait for the result: `score` for synchronous trainers.
 
         The critic is asked about `max_in_flight` trajectories at a time.
+
+        Args:
+            batch: trajectories of T_i ids each, of any lengths.
+
+        Returns:
+            One result for each trajectory, in the same order.
         """
         pending = self._prepare(batch)
         return self._score(pending, self._queue.submit(_all_questions(pending)).result())

@@ -55,7 +55,17 @@ class Aligned:
 
     @classmethod
     def of(cls, text: str, starts: Offsets, ends: Offsets, turn_ends: tuple[int, ...] = ()) -> Aligned:
-        """Align tokens by the characters they touch (the attributes above); compute the cores."""
+        """Align tokens by the characters they touch (the attributes above); compute the cores.
+
+        Args:
+            text: the response.
+            starts: (T,) first character of each token.
+            ends: (T,) character after the last of each token.
+            turn_ends: the character after the end of each turn of the policy.
+
+        Returns:
+            The tokens with their characters, and without surrounding whitespace (the cores).
+        """
         return cls(text, starts, ends, *_cores(text, starts, ends), turn_ends)
 
 

@@ -69,7 +69,8 @@ class LimitedChat(Chat, Protocol):
 class ScriptedChat:
     """A chat model for tests that replays answers and records the conversations in `asked`.
 
-    `answers` are given in order, or by a function of the conversation.
+    `answers` are given in order, or by a function of the conversation; `name` is the model's name
+    in records.
     """
 
     def __init__(

@@ -54,6 +54,9 @@ def find_config(name: str) -> Path:
         name: a preset or recipe (`demo`), a path, or `package:name` for the file `name.yaml` in the
             folder `configs` or `configs/recipes` of that Python package.
 
+    Returns:
+        The path of the YAML file.
+
     Raises:
         UsageError: there is no such preset or package.
     """
@@ -88,6 +91,9 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
         overrides: command-line words, applied last and in order: `--ppo.lr 1e-4` as two words or
             `--ppo.lr=1e-4` as one. Values are YAML (`--policy.lora null`,
             `--policy.lora.targets [q_proj]`).
+
+    Returns:
+        The validated configuration.
 
     Raises:
         UserError: a file cannot be read.

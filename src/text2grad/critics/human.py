@@ -17,8 +17,8 @@ SAME_SPAN = 0.5
 class HumanCritic:
     """Returns the human reviews of a response; `unsupported` without one.
 
-    Reviews are found by example id and response text. Several opinions are merged
-    (`merge_opinions`).
+    `records` are the reviews. They are found by example id and response text. Several opinions are
+    merged (`merge_opinions`).
     """
 
     source = Source(kind="human")

@@ -210,6 +210,15 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
     `WRITERS`, `pairs` the maximum number of preference pairs per prompt. Returns the number of
     rows.
 
+    Args:
+        records: the feedback to write.
+        kind: one of `WRITERS`.
+        out: the file to write.
+        pairs: the largest number of preference pairs for a prompt.
+
+    Returns:
+        The number of rows.
+
     Raises:
         UsageError: the format is unknown.
         UserError: the file cannot be written, or there is no pair to write.

@@ -328,6 +328,12 @@ def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
     Each has the prompt that the task gives to its policy. Without an id, a digest of the row is the
     id.
 
+    Args:
+        row: one row of the data set, as parsed JSON.
+
+    Returns:
+        The responses with their prompts, or None.
+
     Raises:
         ValueError: a row of a published shape lacks a text or has something else in its place.
     """

@@ -145,6 +145,9 @@ def import_feedback(
         skip: leave out unusable remarks, and list them in the losses.
         rows: the rows of the file, where the caller has read them.
 
+    Returns:
+        The records, and what could not be used.
+
     Raises:
         UserError: the file cannot be read, is of an unknown kind, or has an unusable record (which
             one).

@@ -168,7 +168,11 @@ def preserve_randomness() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
+    """Seed the generators of Python, numpy and torch.
+
+    Args:
+        seed: from 0 to 2**32 - 1.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -65,6 +65,9 @@ class Critique(Record):
             text: the critique in words.
             tolerance: how closely a quote must match the response.
 
+        Returns:
+            The critique, its spans in the order of the text.
+
         Raises:
             InvalidFields: the score is outside [-1, 1].
             UserError: `good` or `poor` is a string instead of a list.
@@ -116,6 +119,9 @@ class Critique(Record):
             reason: key of the reason for a span; optional.
             score: key of the verdict, from -1 to 1; optional.
             text: key of the critique in words; optional.
+
+        Returns:
+            The critique, its spans in the order of the JSON.
 
         Raises:
             InvalidCritique: the score is out of range, or an offset, kind or text of a span does
@@ -169,8 +175,8 @@ def _span_of(
 class Failure(Record):
     """A critique that could not be obtained: a record, never a score or an empty critique.
 
-    `message` gives the reason in one line, `raw` the critic's output. `meta` is further data of the
-    critic, copied to the feedback record.
+    `kind` says why there is no critique; `message` gives the reason in one line, `raw` the critic's
+    output. `meta` is further data of the critic, copied to the feedback record.
     """
 
     kind: FailureKind

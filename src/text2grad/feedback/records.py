@@ -70,7 +70,9 @@ JUDGEMENT_KEYS = frozenset(
 class Feedback(Record):
     """One line of a feedback file: an answered prompt with its critique or an error.
 
-    `id` is the id of the example. `meta` holds the data of the task, and the other fields of the
+    `id` is the id of the example, `response` the answer, and `critique`, `spans` and `score` its
+    critique; `error` is the failure in its place. `source` is who judged it, `usage` the tokens
+    that the judgement cost. `meta` holds the data of the task, and the other fields of the
     judgement.
     """
 
@@ -114,6 +116,15 @@ class Feedback(Record):
         """Make the record of a judged response; a span across turns becomes one span per turn.
 
         Fields of an earlier judgement in the example's `meta` are dropped.
+
+        Args:
+            example: the prompt that was answered.
+            response: the answer, a text or a `Transcript`.
+            judgement: its critique, or the failure in its place.
+            source: who judged it.
+
+        Returns:
+            The record.
         """
         meta = {name: value for name, value in example.meta.items() if name not in JUDGEMENT_KEYS}
         meta |= judgement.meta
@@ -131,12 +142,20 @@ class Feedback(Record):
         )
 
     def example(self) -> Example:
-        """Return the answered example; its reference is the corrected answer, if there is one."""
+        """Return the answered example; its reference is the corrected answer, if there is one.
+
+        Returns:
+            The example, with the id, prompt and data of this record.
+        """
         reference = str(self.meta.get("corrected") or self.meta.get("gold") or "")
         return Example(id=self.id, prompt=self.prompt, reference=reference, meta=self.meta)
 
     def judgement(self) -> Judgement:
-        """Rebuild the critique or the failure."""
+        """Rebuild the critique or the failure.
+
+        Returns:
+            The `Failure` if the record has an error, else the `Critique`.
+        """
         if self.error is not None:
             return self.error
         return Critique(

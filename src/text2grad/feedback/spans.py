@@ -29,6 +29,7 @@ class Span(Record):
         label: 1 (good), -1 (poor), or 0 (right but improvable, the paper's improvement
             suggestions), which gives no reward.
         text: the quoted characters, so that a record can be checked without trusting its offsets.
+        reason: why the words have this label, in the critic's words.
         weight: confidence in the label, such as the share of judgements that agree; written only
             if not 1.
     """

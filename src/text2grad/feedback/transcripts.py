@@ -61,6 +61,9 @@ class Transcript(str):
         Args:
             turns: for each turn, the preceding messages of others and its text.
             after: the messages of others after the last turn.
+
+        Returns:
+            The policy's own words as text, which remembers the messages between them.
         """
         pairs = [(tuple(messages), text) for messages, text in turns]
         transcript = cls(BETWEEN_TURNS.join(text for _, text in pairs))
@@ -74,6 +77,12 @@ class Transcript(str):
     @classmethod
     def of_messages(cls, messages: Iterable[Message]) -> Transcript:
         """Build a transcript from the messages after a prompt; each of the assistant's is a turn.
+
+        Args:
+            messages: the conversation after the prompt.
+
+        Returns:
+            The policy's own words as text, which remembers the messages between them.
 
         Raises:
             ValueError: the conversation has no message of the assistant.
@@ -114,7 +123,14 @@ def turn_at(response: str, position: int) -> int:
 
 
 def conversation_of(response: str) -> list[Message]:
-    """Return a response as chat messages: the policy's turns and the messages between them."""
+    """Return a response as chat messages: the policy's turns and the messages between them.
+
+    Args:
+        response: a text, which is one turn of the policy, or a `Transcript`.
+
+    Returns:
+        The messages in their order.
+    """
     messages: list[Message] = []
     for turn in turns_of(response):
         messages += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]

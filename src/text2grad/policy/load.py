@@ -47,6 +47,12 @@ def load_policy(settings: PolicySettings) -> Policy:
     a frozen copy as reference. Without it all weights are trained, and a loaded adapter is merged
     into them.
 
+    Args:
+        settings: the model, its adapter, dtype and device.
+
+    Returns:
+        The policy, ready for `train_supervised` and `train_ppo`.
+
     Raises:
         UserError: the model or its tokenizer is missing, its adapter differs from `settings.lora`,
             or the device does not exist.
@@ -71,6 +77,12 @@ def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy for inference, with its score or span head if it has one.
 
     The settings `lora` and `value_head` are ignored.
+
+    Args:
+        settings: the model and the device.
+
+    Returns:
+        The policy; its weights take no gradients.
 
     Raises:
         UserError: the model or its tokenizer is missing, or the device does not exist.

@@ -19,6 +19,8 @@ class LocalChat:
     """A model in this process as a chat endpoint (see `chat.Chat`).
 
     Args:
+        policy: the model.
+        settings: how answers are sampled.
         name: the model's name in records and messages.
         vocabulary: its tokens as bytes, to ground answers in the judged text (`policy.grounded`).
         make_progress: takes the number of answers and returns a `progress` for `generate`.

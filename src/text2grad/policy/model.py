@@ -150,6 +150,7 @@ class Policy(nn.Module):
 
     Args:
         model: a model of transformers, or of peft if it has an adapter.
+        tokenizer: the tokenizer that belongs to it.
         value_head: reads the trunk (`shared`), the trunk without gradients (`detached`) or its own
             trunk (`separate`).
         value_trunk: a saved separate trunk; None: a copy of `model`.

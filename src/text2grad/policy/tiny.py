@@ -77,6 +77,14 @@ def make_tiny_model(
 
     `context` is the longest sequence of the model, in tokens.
 
+    Args:
+        folder: the folder to write.
+        texts: the texts that the tokenizer is trained on.
+        vocabulary: its tokens, the 256 bytes included.
+        context: the longest sequence of the model, in tokens.
+        shape: the size of the model; None: the default of `TinyShape`.
+        seed: of the random weights.
+
     Raises:
         UserError: the hidden size is not a multiple of twice the number of heads.
     """

@@ -99,6 +99,12 @@ class Task(Protocol):
 def load_task(settings: TaskSettings) -> Task:
     """Load a task: one of `TASKS`, or a user-defined class (`module:Class`).
 
+    Args:
+        settings: the name of the task, and which data it uses.
+
+    Returns:
+        The task.
+
     Raises:
         UserError: the task, module or class does not exist, or the class is not a task.
     """

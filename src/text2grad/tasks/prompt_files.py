@@ -12,6 +12,12 @@ from text2grad.errors import UserError
 def read_prompt(name: str) -> str:
     """Read a prompt file: `name` is a stem in tasks/prompts, or the path of another text file.
 
+    Args:
+        name: a stem in tasks/prompts, or the path of another text file.
+
+    Returns:
+        The text of the prompt.
+
     Raises:
         UserError: there is no such file.
     """

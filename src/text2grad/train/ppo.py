@@ -93,6 +93,16 @@ def train_ppo(
     With `environment`, which makes an environment that answers the policy, a response is an episode
     (`policy.episode`). The environment's text is in no loss and no mean.
 
+    Args:
+        policy: the policy, with its frozen reference.
+        examples: the prompts to sample answers to.
+        critic: judges the answers.
+        settings: of PPO.
+        credit: how a critique becomes token rewards.
+        generation: how answers are sampled.
+        options: the folder of the run, and what is logged.
+        environment: makes an environment for each episode; None: an answer is one turn.
+
     Raises:
         UserError: there are no examples, a prompt does not fit, too many critiques failed, the loss
             is not finite, the policy has diverged, or an error of `durable.run.Run`.

@@ -45,6 +45,10 @@ def render(critique: Critique, response: str) -> str:
 
     `parse(render(c, r), r) == c` if the spans of c are sorted (see `parse`) and it has no counts.
 
+    Args:
+        critique: the critique to write.
+        response: the text that its spans quote.
+
     Returns:
         One JSON object. An unambiguous quote is a plain string. Otherwise it is an object with the
         turn, the occurrence, `part` (the quote begins or ends inside a word), or the reason.

@@ -35,9 +35,10 @@ class ProgramSettings(Settings):
 class ProgramCritic:
     """Judges a response by the tests in `example.meta["tests"]` and by `example.reference`.
 
-    The verdict is +1 if all tests pass and -1 otherwise. If the reference resembles the program,
-    the smallest differing expression is marked. Otherwise tracebacks, coverage and up to `repairs`
-    small edits, run against the tests, locate the fault. The critique names its evidence.
+    `runner` is the sandbox that runs the programs. The verdict is +1 if all tests pass and -1
+    otherwise. If the reference resembles the program, the smallest differing expression is marked.
+    Otherwise tracebacks, coverage and up to `repairs` small edits, run against the tests, locate
+    the fault. The critique names its evidence.
 
     With `brief`, the critique does not name the inputs of the failing test, and the program runs
     only once: a reward model learns to predict such critiques without running the program. With
