@@ -48,7 +48,7 @@ def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
     found = read(words(1, 0, -1, 0, -1, It="That", so="so"))
     assert [span.text for span in found.spans] == ["not", "so."] and found.lost == ("That",)
     assert found.quotes.unmatched == 1
-    kept = Reader(annotator=True).validated(found)
+    kept = Reader(annotator=True).validate(found)
     assert isinstance(kept, Failure) and "1 of its quotes" in kept.message
 
 

@@ -70,6 +70,18 @@ def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
     assert beside == [0, 0, 0, 0], "one to train, one to measure, the policy's answers, their critiques: by turns"
 
 
+def test_a_score_head_needs_a_score_to_learn(tmp_path: Path) -> None:
+    options = ("--reward_model.score_head", "true", "--reward_model.damaged", "0")
+    config = small_config(tmp_path / "run", *options)
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_sft(config)
+    records = config.run.folder / "feedback.jsonl"
+    rows = [json.loads(line) | {"score": None, "meta": {}} for line in records.read_text("utf-8").splitlines()]
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    with pytest.raises(UserError, match=r"no critique has a score.*score_head false"):
+        run_train_reward(config)
+
+
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model")
     with pytest.raises(UserError, match=r"only adapters can share.*policy\.lora"):
