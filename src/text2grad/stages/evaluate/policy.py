@@ -378,6 +378,10 @@ def _write_answers(path: Path, task: str, heldout: Sequence[Example], answer_fil
     ]
     # Answers that changed come first: the report shows the first few dozen.
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    others = [record for record in map(from_json, filter(None, lines)) if record.get("task", task) != task]
+    others: list[Row] = []
+    if path.is_file():
+        with reading(path):
+            lines = path.read_text(encoding="utf-8").split("\n")
+        rows_of_file = json_lines(lines, path, "delete the file: evaluate writes it again")
+        others = [record for _, record in rows_of_file if record.get("task", task) != task]
     write_atomically(path, "".join(to_json(record) + "\n" for record in [*others, *records]))
