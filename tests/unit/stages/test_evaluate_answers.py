@@ -16,7 +16,7 @@ from text2grad.config import Config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.stages.evaluate import policy as stage
 from text2grad.stages.evaluate.answers import run_evaluate_answers
-from text2grad.stages.evaluate.policy import run_evaluate
+from text2grad.stages.evaluate.policy import _write_answers, run_evaluate
 from tiny_runs import tiny_model
 
 Row = dict[str, Any]
@@ -233,3 +233,9 @@ def test_a_policy_gets_the_figures_of_a_file(evaluated: Evaluation, monkeypatch:
     for name in ("rouge1", "rouge2", "rouge_l", "empty", "bleu"):
         assert figures[f"greedy_{name}"] == pytest.approx(same[name]), name
     assert "out" not in same, "an evaluation's own answers do not overwrite it"
+
+
+def test_a_damaged_file_of_answers_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "before_after.jsonl").write_text('{"task": "other"}\n{"task": "oth', "utf-8")
+    with pytest.raises(UserError, match=r"before_after\.jsonl:2"):
+        _write_answers(tmp_path / "before_after.jsonl", "task", [], [])

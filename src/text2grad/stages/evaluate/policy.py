@@ -27,7 +27,8 @@ from text2grad.eval.measures import (
 )
 from text2grad.eval.metrics import mean, mean_with_interval
 from text2grad.feedback import Critic, Example, get_judgements
-from text2grad.json_text import from_json, to_json
+from text2grad.json_text import to_json
+from text2grad.jsonl import json_lines, reading
 from text2grad.page import signs
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
