@@ -119,7 +119,7 @@ def canned_steps(batches: Sequence[Sequence[Sample]], advantages: list[Tensor]) 
         mock.patch.object(ppo, "make_optimizers", sgd),
         mock.patch.object(trl_run, "make_args", with_sgd(trl_run.make_args)),
         mock.patch("text2grad.train.ppo.build_rollout", scored),
-        mock.patch("text2grad.engines.trl.trainer.score", scored),
+        mock.patch("text2grad.engines.trl.trainer.build_rollout", scored),
     ):
         yield
 
