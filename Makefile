@@ -126,6 +126,6 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' # the first that knows dependency groups
 	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab --group dev
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab --group dev
 	@touch $@
 	@echo "text2grad is installed. Next: source $(VENV)/bin/activate && text2grad demo --quick"
