@@ -19,8 +19,10 @@ HEAD = """# The command line
 <!-- Written by `make golden` from the program itself; do not edit. -->
 
 All settings below can be given in a YAML file (`--config mine.yaml`) or on the command line
-(`--section.key VALUE`). A preset is a complete configuration: {presets}.
-A recipe overrides settings of another configuration: {recipes}.
+(`--section.key VALUE`). A preset is a complete configuration:
+{presets}.
+A recipe overrides settings of another configuration:
+{recipes}.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
 130 interrupted, 143 ended by SIGTERM. To resume a training run that was stopped or killed, run the
