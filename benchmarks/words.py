@@ -85,6 +85,7 @@ def undocumented() -> list[str]:
             f"{name}.{key}": member
             for key, member in (vars(value).items() if inspect.isclass(value) else ())
             if not key.startswith("_")
+            and key not in getattr(value, "__dataclass_fields__", ())
             and (inspect.isfunction(member) or isinstance(member, classmethod | property))
         }
         missing += [key for key, member in {name: value, **methods}.items() if not inspect.getdoc(member)]
