@@ -9,7 +9,7 @@ Then the same command runs again without it. Each cell must keep these promises:
 - the result of the second run equals that of an undisturbed run, or the command says why not;
 - exit codes as documented, and errors are one line on stderr, without a traceback.
 
-    OMP_NUM_THREADS=1 python benchmarks/faults.py [--sample N] [--seed S] [--only TEXT] [--table]
+    OMP_NUM_THREADS=1 python benchmarks/faults.py [--sample N] [--seed N] [--only TEXT] [--table]
 
 Without `--sample` all cells are played. `--table` prints the table of docs/faults.md. Full disks
 need the right to mount a small tmpfs (`unshare --mount`); without it these cells are skipped. The
