@@ -175,6 +175,8 @@ class TokenCredit:
     Args:
         critic: a `Critic`, or a function of an example and a response that returns (or awaits) a
             `Critique` or a `Failure`.
+        tokenizer: the policy's tokenizer.
+        scheme: the name of a credit scheme, or `CreditSettings`.
         unit: the text that one critique judges, the trajectory or a turn.
         timeout: seconds that a request to the critic may take.
         retries: number of times that a request that raised is sent again.

@@ -55,6 +55,7 @@ class OpenAIChat:
     that a server sends.
 
     Args:
+        settings: the model, its server, prices and limits.
         journal: the file of all answers; None: a temporary file.
         again: ask refused and unreadable questions once more.
         asks: False if no request will be sent, which needs no key.

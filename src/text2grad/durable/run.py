@@ -65,6 +65,7 @@ class RunOptions:
 
     Attributes:
         folder: receives metrics, samples, checkpoints and finally the policy.
+        title: the name of the run in its progress lines.
         seed: the seed of the order of the data.
         inputs: dependencies other than the loop's arguments, as part of the identity.
         on_step: called after each step with its number and its metrics, which it may extend.
