@@ -98,7 +98,8 @@ site:  ## build the documentation in build/site/html and check every link
 	@$(VENV)-site/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(VENV)-site/bin/python -m pip install --quiet --group site
 	rm -rf build/site && mkdir -p build/site/pages
-	git ls-files '*.md' docs/figures examples LICENSE | grep -v '^tests/' | tar cf - -T - | tar xf - -C build/site/pages
+	tar cf - --exclude=__pycache__ *.md LICENSE CITATION.cff docs examples benchmarks/README.md src/codeverdict/README.md \
+	  lab/*.md lab/book lab/text2grad_lab/*/README.md | tar xf - -C build/site/pages
 	cp docs/zensical.toml build/site
 	cd build/site && ../../$(VENV)-site/bin/zensical build --strict
 
