@@ -44,7 +44,7 @@ class JudgedAnswer(BaseModel):
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class JudgedTrajectory:
     """A judged trajectory of T ids, with per-token statistics (T,).
 
     `last_value` is the value after the last token. Without a reference or a value function,
@@ -83,7 +83,7 @@ class RecordedCritic:
 
 
 def score_trajectories(
-    batch: Sequence[Trajectory],
+    batch: Sequence[JudgedTrajectory],
     table: TokenTable,
     settings: PPOSettings,
     credit: CreditSettings,
@@ -129,10 +129,10 @@ def score_trajectories(
     return responses, rollout
 
 
-def lost_trajectory(number: int, example: Example, end: int) -> Trajectory:
+def lost_trajectory(number: int, example: Example, end: int) -> JudgedTrajectory:
     """Return a placeholder for a lost trajectory, so that its group keeps its size."""
     failure = Failure(kind="exhausted", message="the engine lost this trajectory")
     zero = torch.zeros(1)
-    return Trajectory(
+    return JudgedTrajectory(
         JudgedAnswer(number=number, example=example, judgement=failure), [end], [end], [1], zero, zero
     )

@@ -24,7 +24,7 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.critic_queue import CriticQueue
 from text2grad.align.rewards import get_table
 from text2grad.durable.log import LOGS, append_line, truncate_log
-from text2grad.engines.experience import JudgedAnswer, Trajectory, lost_trajectory, score_trajectories
+from text2grad.engines.experience import JudgedAnswer, JudgedTrajectory, lost_trajectory, score_trajectories
 from text2grad.engines.verl import NAME, PROBLEM
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Critic, Example, count_critic_tokens
@@ -290,7 +290,7 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
         append_line(self.folder / LOGS[0], {"step": self.global_steps - 1, **finite})
 
 
-def read_trajectory(data: Any, row: int) -> Trajectory:
+def read_trajectory(data: Any, row: int) -> JudgedTrajectory:
     """Read a trajectory from a row of verl's batch."""
 
     def numbers(name: str) -> Any:
@@ -299,7 +299,7 @@ def read_trajectory(data: Any, row: int) -> Trajectory:
     extra = data["extra_fields"][row]
     answer = JudgedAnswer.model_validate_json(getattr(extra, "data", extra)[NAME])
     last = numbers("last_value")
-    return Trajectory(
+    return JudgedTrajectory(
         answer=answer,
         prompt=data["prompts"][row].tolist(),
         ids=data["responses"][row].tolist(),
@@ -312,13 +312,15 @@ def read_trajectory(data: Any, row: int) -> Trajectory:
     )
 
 
-def fill_groups(trajectories: dict[str, Trajectory], size: int, end: int) -> list[tuple[str, Trajectory]]:
+def fill_groups(
+    trajectories: dict[str, JudgedTrajectory], size: int, end: int
+) -> list[tuple[str, JudgedTrajectory]]:
     """Group the answers by prompt in the order of the data, and fill incomplete groups.
 
     The keys are verl's, PROMPT_SESSION_OUTPUT.
     """
     ordered = sorted(trajectories.items(), key=lambda item: (item[1].answer.number, int(item[0].rsplit("_", 2)[1])))
-    filled: list[tuple[str, Trajectory]] = []
+    filled: list[tuple[str, JudgedTrajectory]] = []
     for number, group in itertools.groupby(ordered, key=lambda item: item[1].answer.number):
         members = list(group)
         example = members[0][1].answer.example

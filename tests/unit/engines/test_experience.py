@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.engines.experience import JudgedAnswer, Trajectory, lost_trajectory, score_trajectories
+from text2grad.engines.experience import JudgedAnswer, JudgedTrajectory, lost_trajectory, score_trajectories
 from text2grad.errors import CritiquesFailed
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 from text2grad.policy.encode import encode_prompts
@@ -67,7 +67,7 @@ def local(policy: Policy, settings: PPOSettings, plays: bool) -> tuple[Responses
     return responses, build_rollout(batch, responses, stats, settings, settings.kl_coefficient), stats
 
 
-def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats) -> list[Trajectory]:
+def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats) -> list[JudgedTrajectory]:
     """The same as an engine hands it back: rows of their own length, judgements as JSON."""
     made = []
     for row, sample in enumerate(responses.samples):
@@ -82,7 +82,7 @@ def through_an_engine(responses: Responses, rollout: Rollout, stats: PolicyStats
         prompt_width = rollout.batch.input_ids.shape[1] - rollout.batch.width
         whole = rollout.batch.attention_mask[row, :prompt_width].bool()
         made.append(
-            Trajectory(
+            JudgedTrajectory(
                 answer=JudgedAnswer.model_validate_json(judged.model_dump_json()),
                 prompt=rollout.batch.input_ids[row, :prompt_width][whole].tolist(),
                 ids=sample.ids,
