@@ -107,15 +107,8 @@ def train_ppo(
         UserError: there are no examples, a prompt does not fit, too many critiques failed, the loss
             is not finite, the policy has diverged, or an error of `durable.run.Run`.
     """
-    if not examples:
-        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     refuse_greedy(generation)
-    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    identity = {
-        **flatten(ppo=settings, credit=credit, generation=generation),
-        **hash_custom_code("the credit scheme", credit.scheme),
-        **data_identity(policy, examples, critic),
-    }
+    prompts, identity = prepare_prompts(policy, examples, critic, settings, credit, generation)
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     optimizers = make_optimizers(policy, settings)
@@ -143,10 +136,26 @@ def train_ppo(
             run.record_metrics(step, metrics | seconds)
 
 
-def data_identity(policy: Policy, examples: Sequence[Example], critic: Critic) -> dict[str, str]:
-    """Return the inputs of a run besides its settings, by name, large ones as digests."""
+def prepare_prompts(
+    policy: Policy,
+    examples: Sequence[Example],
+    critic: Critic,
+    settings: PPOSettings,
+    credit: CreditSettings,
+    generation: GenerationSettings,
+) -> tuple[list[list[int]], dict[str, str]]:
+    """Encode the prompts; also return the settings and inputs by name, large ones as digests.
+
+    Raises:
+        UserError: there are no examples, or a prompt does not fit.
+    """
+    if not examples:
+        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     turns = itertools.chain.from_iterable(example.prompt for example in examples)
-    return {
+    return prompts, {
+        **flatten(ppo=settings, credit=credit, generation=generation),
+        **hash_custom_code("the credit scheme", credit.scheme),
         "the starting policy": hash_starting_weights(policy),
         "the prompts": hash_data(policy, map(record_json, examples), turns),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",

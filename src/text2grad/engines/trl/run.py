@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from text2grad.align import CreditSettings
 from text2grad.durable.guard import lock_folder, report_disk_errors
-from text2grad.durable.identity import describe_changes, flatten, hash_custom_code, refuse_changed
+from text2grad.durable.identity import describe_changes, refuse_changed
 from text2grad.durable.log import RunLog
 from text2grad.durable.run import CHECKPOINTS, Cures, RunOptions, write_final_policy
 from text2grad.engines.processes import join_processes
@@ -29,12 +29,11 @@ from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, fail_together
 from text2grad.errors import UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import to_json
-from text2grad.policy.encode import encode_prompts
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.signals import StopRequest, exit_for_signal
-from text2grad.train.ppo import CHECKPOINT_EVERY, PRINTED, SAMPLES_EVERY, STRIPS, data_identity, prompt_order
+from text2grad.train.ppo import CHECKPOINT_EVERY, PRINTED, SAMPLES_EVERY, STRIPS, prepare_prompts, prompt_order
 from text2grad.train.ppo_settings import PPOSettings
 from text2grad.train.report import compute_metrics, is_due, token_strips
 from text2grad.train.update import next_coefficient
@@ -63,17 +62,9 @@ def train_trl(
         UserError: there are no examples, a prompt does not fit, too many critiques failed, numbers
             are not finite, the policy diverged, or the settings of an unfinished run changed.
     """
-    if not examples:
-        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     processes = join_processes(policy.device).num_processes
-    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    loop = {
-        "run.processes": str(processes),
-        **flatten(ppo=settings, credit=credit, generation=generation),
-        **hash_custom_code("the credit scheme", credit.scheme),
-        **data_identity(policy, examples, critic),
-    }
-    refuse_differing_processes(identity := options.identity(loop))
+    prompts, inputs = prepare_prompts(policy, examples, critic, settings, credit, generation)
+    refuse_differing_processes(identity := options.identity({"run.processes": str(processes), **inputs}))
     shared = shared_fields(options, plan_passes(settings, processes), policy.device)
     args = make_args(fields, settings, generation, shared)
     refuse_rounded_steps(policy, args)
