@@ -69,8 +69,16 @@ _ARGUMENT_RESULTS = {
     "an empty array": "__import__('numpy').array([])",
 }
 _ERRORS = (
-    *("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError"),
-    *("RuntimeError", "NotImplementedError", "StopIteration", "Exception"),
+    "ValueError",
+    "TypeError",
+    "KeyError",
+    "IndexError",
+    "AttributeError",
+    "ZeroDivisionError",
+    "RuntimeError",
+    "NotImplementedError",
+    "StopIteration",
+    "Exception",
 )
 _CLASSES = {
     "a class of always-equal objects": "Yes",

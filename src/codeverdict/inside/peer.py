@@ -519,10 +519,8 @@ def _rebuild_error(kind: Any, args: tuple[Any, ...]) -> BaseException:
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise ValueError("not an exception")
     if not isinstance(kind, objects.Remote):
-        try:
+        with contextlib.suppress(Exception):  # the program chose class and arguments, which may not fit: see below
             return kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
-        except Exception:  # the program chose class and arguments, which may not fit: see below
-            pass
     error = kind.__new__(kind)
     with contextlib.suppress(Exception):  # sets attributes such as those of a SyntaxError
         base: Any = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")

@@ -71,7 +71,7 @@ class CriticQueue:
             del self._waiting[: len(batch)]
             try:
                 judgements = await self._ask([question for question, _ in batch])
-            except Exception as error:
+            except Exception as error:  # a critic may raise anything, which its callers get
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
@@ -92,7 +92,7 @@ class CriticQueue:
             try:
                 async with limit:
                     return await self._answers(questions)
-            except Exception as error:
+            except Exception as error:  # a critic may raise anything: ask again, then return a Failure
                 if isinstance(error, UserError) and not isinstance(error, InvalidCritique):
                     raise
                 if limit.expired():

@@ -198,7 +198,7 @@ class OpenAIChat:
         def run() -> None:
             try:
                 self._work(queue, verdict)
-            except BaseException as error:
+            except BaseException as error:  # raised again by the main thread
                 queue.error = queue.error or error
                 self.asker.pace.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -52,18 +53,18 @@ class Work(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Stage:
+class Stage(ABC):
     """A command; shared options are keyword-only fields, so that the help lists them last."""
 
     as_json: bool = option("--json", "Print the summary as a JSON object on the last line of stdout.", False)
 
+    @abstractmethod
     def work(self) -> Work:
         """Check the options and return the work.
 
         Raises:
             UsageError: options contradict each other, or a setting is invalid.
         """
-        raise NotImplementedError
 
     def run(self) -> int:
         """Do the work, print its summary and return the exit code."""
