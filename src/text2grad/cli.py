@@ -89,11 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _register(name: str) -> None:
-    """Register a user's command, a subclass of `Stage` named as `module:Class`.
-
-    Raises:
-        UserError: there is no such class, or it is not a command.
-    """
+    """Register a user's command, a subclass of `Stage` named as `module:Class`."""
     stage = load_named("command", name)
     if not issubclass(stage, Stage):
         raise UserError(f"{name} is not a command", "derive the class from text2grad.commands.base.Stage")

@@ -243,11 +243,7 @@ class Peer:
         raise Gone(self.broken)
 
     def refuse(self, what: str, by_nature: bool) -> Any:
-        """Refuse what a test needs, and record it even if the exception is caught.
-
-        Raises:
-            Refused: always.
-        """
+        """Raise `Refused` for what a test needs, and record it even if the exception is caught."""
         self.refused = self.refused or (what, by_nature)
         raise Refused(what)
 

@@ -170,11 +170,7 @@ def load_scheme(name: str) -> CreditScheme:
 
 
 def _check_numbers(delta: NDArray[np.float32], length: int, name: str) -> Credit:
-    """Return the credit of a scheme that returned numbers only.
-
-    Raises:
-        UserError: they are not one finite number for each token.
-    """
+    """Return the credit of a scheme that returned numbers only."""
     try:
         numbers = np.asarray(delta, dtype=np.float32)
     except (TypeError, ValueError) as error:

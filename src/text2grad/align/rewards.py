@@ -31,7 +31,7 @@ from text2grad.feedback import (
     Feedback,
     Judgement,
     Message,
-    conversation_of,
+    is_foreign,
     turns_of,
 )
 
@@ -287,7 +287,7 @@ class TokenCredit:
         tokens = item.tokens
         critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
         unmatched = [quote for critique in critiques for quote in critique.lost]
-        foreign = _count_foreign(tokens.response, unmatched)
+        foreign = sum(is_foreign(quote, tokens.response) for quote in unmatched)
         failures = tuple(judgement for judgement in judgements if isinstance(judgement, Failure))
         if not judgements:
             failures = (Failure(kind="invalid", message="the policy sampled no id of the trajectory"),)
@@ -340,12 +340,6 @@ def _build_questions(trajectory: Trajectory, tokens: PolicyTokens, unit: Unit) -
         questions.append((example.model_copy(update={"prompt": tuple(conversation)}), text))
         conversation.append(Message(role="assistant", content=text))
     return questions
-
-
-def _count_foreign(response: str, unmatched: Iterable[str]) -> int:
-    """Return how many of the unmatched quotes occur in messages of tools or users."""
-    others = [message.content for message in conversation_of(response) if message.role != "assistant"]
-    return sum(any(quote in content for content in others) for quote in unmatched)
 
 
 def _scatter(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Rewards:

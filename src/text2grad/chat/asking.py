@@ -125,7 +125,7 @@ class Asker:
         endpoint: Endpoint,
         journal: Journal,
         price: Price | None,
-        again: bool = False,
+        again: bool,
     ) -> None:
         self.endpoint, self.journal, self.price = endpoint, journal, price
         self._server = {"server": endpoint.name, "model": settings.model}

@@ -152,11 +152,7 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, report: 
 def _collect(
     chat: OpenAIChat, service: OpenAI, questions: Questions, verdict: Verdict, report: Callable[[str], None]
 ) -> bool:
-    """Read the answers of the batch; return False while it is pending.
-
-    Raises:
-        UserError: the batch failed.
-    """
+    """Read the answers of the batch; return False while it is pending."""
     id = chat.journal.notes["batch"]["id"]
     batch = service.batches.retrieve(id)
     if batch.status in PENDING:

@@ -137,11 +137,7 @@ class OpenAIChat:
         return PaidAnswer(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Settle all open questions, one at a time until the server has answered one.
-
-        Raises:
-            UserError: see the class.
-        """
+        """Settle all open questions, one at a time until the server has answered one."""
         with StopRequest():
             self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)
 

@@ -187,11 +187,7 @@ class Endpoint:
 
 
 def _checked_url(url: str) -> SplitResult:
-    """Parse a base URL.
-
-    Raises:
-        UserError: it is invalid.
-    """
+    """Parse a base URL."""
     try:
         parts = urlsplit(url)
         usable = parts.port != 0 and parts.scheme in ("http", "https") and parts.hostname

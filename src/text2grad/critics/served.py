@@ -144,11 +144,7 @@ class ServedCritic:
             raise self._wrong_server(answer.status_code) from error
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Have the server judge `responses[i]` as an answer to `examples[i]`.
-
-        Raises:
-            UserError: see the class.
-        """
+        """Have the server judge `responses[i]` as an answer to `examples[i]`."""
         pairs = zip(examples, responses, strict=True)
         return [judgement for body, count in _bodies(pairs) for judgement in self._request(body, count)]
 

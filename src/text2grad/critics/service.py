@@ -55,7 +55,7 @@ class CriticService:
     Requests must carry `token`; without a token, only requests from this machine are answered.
     """
 
-    def __init__(self, critic: Critic, token: str = "") -> None:
+    def __init__(self, critic: Critic, token: str) -> None:
         self.critic, self.token = critic, token
         self._queue = CriticQueue(critic, TIMEOUT_SECONDS, retries=1, max_in_flight=MAX_BATCH)
         self._requests: Counter[int] = Counter()
@@ -150,11 +150,7 @@ async def read_body(request: Request) -> bytes:
 
 
 def parse_batch(body: bytes) -> Batch:
-    """Parse the body of a request.
-
-    Raises:
-        RequestRefused: the body is not a batch.
-    """
+    """Parse the body of a request; raise `RequestRefused` if it is not a batch."""
     try:
         return Batch.model_validate(from_json(body.decode("utf-8")))
     except ValueError as error:

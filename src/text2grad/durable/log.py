@@ -120,7 +120,8 @@ class RunLog:
         self._append("metrics.jsonl", {"step": step, **values})
         for logger in self._loggers:
             logger.log(step, values)
-        figures = (f"{name} {format_figure(values[name])}" for name in self.show if name in values)
+        # Three significant digits; + 0.0 turns -0 into 0.
+        figures = (f"{name} {round(values[name], 9) + 0.0:.3g}" for name in self.show if name in values)
         self.progress.finish_step(step, " ".join(figures))
 
     def sample(self, record: Mapping[str, Any]) -> None:
@@ -147,11 +148,6 @@ def truncate_log(path: Path, step: int) -> None:
     if path.is_file():
         *lines, _ = path.read_bytes().split(b"\n")
         path.write_bytes(b"".join(line + b"\n" for line in lines if json.loads(line)["step"] < step))
-
-
-def format_figure(value: float) -> str:
-    """Return three significant digits; values below 1e-9 count as zero."""
-    return f"{round(value, 9) + 0.0:.3g}"  # + 0.0 turns -0 into 0
 
 
 def _prefix_digest(path: Path | None, length: int | None = None) -> dict[str, Any]:

@@ -75,7 +75,6 @@ class Job:
         settings: the complete configuration as YAML, for the workers.
         critic: the function (`module:function`) that makes the critic from that file.
         environment: the function that makes the environment, or an empty string.
-        prompt_tokens: the length of the longest prompt.
     """
 
     place: Path
@@ -259,11 +258,7 @@ def _dotted(prefix: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]
 
 
 def count_gpus(options: Mapping[str, Any]) -> int:
-    """Return the number of GPUs.
-
-    Raises:
-        UsageError: the options are not positive integers.
-    """
+    """Return the number of GPUs; raise a `UsageError` if it is not a positive integer."""
     dotted = user_options(options)
     counts = [dotted.get(f"trainer.{key}", 1) for key in ("nnodes", "n_gpus_per_node")]
     if not all(isinstance(count, int) and count > 0 for count in counts):

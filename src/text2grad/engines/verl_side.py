@@ -193,11 +193,7 @@ class CriticLoop(AgentLoopBase):  # type: ignore[misc]
 
 @register_adv_est(NAME)  # type: ignore[untyped-decorator]
 def refuse_other_trainers(**_: Any) -> Any:
-    """Refuse verl's own trainer, which passes only the sum of rewards and KL to an estimator.
-
-    Raises:
-        UserError: always.
-    """
+    """Raise a `UserError`: verl's own trainer passes estimators only the sum of rewards and KL."""
     problem = f"the advantages of {NAME} are computed in its own trainer"
     raise UserError(problem, f"set trainer.v1.trainer_mode={NAME}")
 

@@ -64,7 +64,7 @@ def occurrences(quote: str, response: str, part: bool = False, turn: int | None 
     return [start for start, _ in within_turn(places, response, turn)]
 
 
-def within_turn(places: Sequence[Place], response: str, turn: int | None = None) -> list[Place]:
+def within_turn(places: Sequence[Place], response: str, turn: int | None) -> list[Place]:
     """Return the places that lie within a single turn; with `turn`, within that turn."""
     turns = _search_turns(response, turn)
     return [(start, end) for start, end in places if any(turn.start <= start and end <= turn.end for turn in turns)]

@@ -33,7 +33,6 @@ def credit_metrics(outcomes: Sequence[ScoredTrajectory], environment: Sequence[R
     """Return the metrics of a batch of trajectories.
 
     Args:
-        outcomes: the critic's results.
         environment: the environment's reward of each trajectory, if it is mixed in.
 
     Returns:
@@ -73,11 +72,7 @@ def require(package: str, tested: str, install: str) -> None:
 
 
 def refuse_summing(engine: str, estimator: str, supported: Sequence[str]) -> None:
-    """Refuse an estimator that sums the rewards of a trajectory before it uses them.
-
-    Raises:
-        UserError: the estimator is not among `supported`, which keep a reward at its token.
-    """
+    """Raise a `UserError` for an estimator that sums a trajectory's rewards before it uses them."""
     if estimator not in supported:
         raise UserError(
             f"{engine}'s {estimator} sums the rewards of a trajectory, so credit for words is lost",
@@ -102,11 +97,7 @@ def make_example(prompt: Any, row: Mapping[str, Any]) -> Example:
 
 
 def read_messages(turns: Iterable[Any]) -> list[Message]:
-    """Return an engine's messages as text, for the critic.
-
-    Raises:
-        UserError: a message has content that is not text.
-    """
+    """Return an engine's messages as text for the critic; raise a `UserError` for other content."""
     try:
         return parse_messages(turns, partial(default_turn_text, cure="to the critic alone: ids stay as they are"))
     except ValueError as error:
@@ -186,12 +177,8 @@ def mix_rewards(
     """Mix word rewards, the critic's score (weight 1) and the environment's rewards.
 
     Args:
-        outcomes: the critic's results.
-        batch: the trajectories, of T ids each.
         environment: the environment's reward of each. A single number is paid on the policy's last
             id. Used only if `environment_weight` is not 0.
-        words_weight: factor on word rewards.
-        environment_weight: factor on the environment's rewards.
 
     Returns:
         The credit to train on. A failed trajectory stays failed, and one without a reward of the
@@ -241,10 +228,8 @@ def compute_advantages(
     """Return A = group(score) + words (`rl.advantage.group_advantages`) for each trajectory's ids.
 
     Args:
-        outcomes: the credit to train on.
         groups: equal for trajectories that answer one prompt, in any order. The baseline of a group
             is the mean over whole trajectories.
-        batch: the trajectories, of T ids each.
 
     Returns:
         (T,) per trajectory, exactly 0 at ids that the policy did not sample. None where the

@@ -31,10 +31,7 @@ class Case:
     """One trajectory of T ids with its expected credit.
 
     Attributes:
-        name: names the case in messages.
         group: equal for cases that answer one prompt; `GROUP` of them are adjacent.
-        prompt: the ids of the prompt.
-        trajectory: ids and mask.
         blamed: (T,), 1 at each token of a blamed word that the policy sampled.
         verdict: the critic's score, None where it fails.
     """

@@ -38,7 +38,6 @@ class TokenCreditGenerator:
     0 is a good verdict.
 
     Args:
-        cfg: SkyRL's configuration.
         words_weight: factor on word rewards.
         environment_weight: factor on the environment's rewards.
 

@@ -33,9 +33,7 @@ def with_credit(
     Targets and advantages are at the same positions, so nothing is shifted.
 
     Args:
-        data: the datums.
         metadata: `group_idx` and `traj_idx` of each datum; a trajectory may have several datums.
-        credit: the critic and the credit scheme.
         examples: the example that each group answers.
         words_weight: factor on word rewards.
         environment_weight: factor on the environment's rewards.

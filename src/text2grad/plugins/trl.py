@@ -48,7 +48,6 @@ class TokenCreditMixin:
 
     Args:
         words_weight: factor on word rewards; 0 is GRPO on the verdicts.
-        kwargs: further arguments of `GRPOTrainer`.
 
     Raises:
         UserError: the loss weighs whole sequences, `credit` has another tokenizer, `words_weight`

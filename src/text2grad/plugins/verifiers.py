@@ -27,8 +27,6 @@ def assign_credit(
     has the messages before the first sampled one as its prompt, and the task's data as its `meta`.
 
     Args:
-        traces: the rollouts of one prompt.
-        credit: the critic and the credit scheme.
         words_weight: factor on word rewards.
         environment_weight: factor on the environment's reward (`trace.reward`).
 

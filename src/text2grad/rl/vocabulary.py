@@ -73,10 +73,7 @@ def score_tokens(
     chunks, the backward pass computes each chunk again.
 
     Args:
-        logits: of the policy.
         ids: (N,), the sampled tokens.
-        temperature: the sampling temperature.
-        entropy: also return the entropy.
         reference: the logits of the reference; with it, `kl` and `ref_logp` are returned.
         kl: kind of the KL to the reference.
         rows: tokens per chunk, `LazyLogits.chunk_rows` by default.

@@ -197,11 +197,7 @@ def feedback_split(settings: TaskSettings) -> Split:
 
 
 def refuse_split_settings(settings: TaskSettings) -> None:
-    """Refuse `task.split` and `task.heldout_data`, for tasks with predefined splits.
-
-    Raises:
-        UserError: one of the two is set.
-    """
+    """Raise a `UserError` if a task with predefined splits has `task.split` or `task.heldout_data`."""
     if settings.split is not None or settings.heldout_data:
         raise UserError(
             f"task {settings.name!r} has predefined splits",

@@ -34,11 +34,7 @@ def read_prompt(name: str) -> str:
 
 
 def prompt_version(name: str) -> str:
-    """Return `name@hash` of a prompt file; the hash of the text tells old feedback from new.
-
-    Raises:
-        UserError: there is no such file.
-    """
+    """Return `name@hash` of a prompt file; the hash of the text tells old feedback from new."""
     return format_version(Path(name).stem, read_prompt(name))
 
 

@@ -44,7 +44,6 @@ class Learner:
         begin_phase: called with the name of a phase when it starts.
         prepare_update: called before the policy is changed.
         batch: the data of the current step; None until it has been scored.
-        watch: the seconds of each phase.
     """
 
     policy: Policy

@@ -50,9 +50,7 @@ def ppo_step(
     """Take one step on a batch of prompts and return its metrics.
 
     Args:
-        examples: the prompts.
         prompts: their token ids.
-        step: number of the step, from 0.
         beta: coefficient of the KL penalty.
 
     Raises:

@@ -52,15 +52,12 @@ class Rollout:
     """A batch of responses in numbers; all tensors are (B, T) and response-aligned.
 
     Attributes:
-        batch: token ids and the mask of response tokens.
         loss_mask: the tokens that the loss covers: not those of failed critiques, nor those that
             `ppo.mask_truncated` or `ppo.drop_equal_groups` removes.
         delta: pseudo-rewards.
         old_logp: log-probabilities under the policy that sampled the tokens.
         ref_logp: log-probabilities under the reference.
         ratio: pi / pi_old in the last epoch, written by `update`; 0 where no pass was made.
-        kl: KL to the reference.
-        entropy: of the policy.
         values: V before each token.
         rewards: delta - beta * kl.
         advantages: constants of the policy loss.

@@ -132,7 +132,6 @@ class Objective(Generic[E]):
         gradient: adds a batch's gradient to the policy's and returns its metrics with `loss`.
         describe: yields the batch of a step as records, written when a number is not finite.
         check: raises FloatingPointError for metrics that forbid a step.
-        dropout: True if dropout is on.
         heads: trained with the policy, each by its own optimizer.
     """
 
@@ -229,11 +228,7 @@ def refuse_empty(data: Sequence[object], options: RunOptions) -> None:
 
 
 def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
-    """Refuse a step whose loss is not finite or far above that of `guessing` (nats a token).
-
-    Raises:
-        FloatingPointError: the training has diverged.
-    """
+    """Raise FloatingPointError if the loss is not finite or far above `guessing` (nats a token)."""
     refuse_not_finite(metrics)
     if metrics["loss"] > DIVERGED * guessing:
         raise FloatingPointError(

@@ -73,10 +73,6 @@ class Rules:
 
 
 def restrict(ruleset: int) -> None:
-    """Apply a ruleset to this process, which must have no_new_privs, and to its children.
-
-    Raises:
-        OSError: refused.
-    """
+    """Apply a ruleset to this process (with no_new_privs) and its children, or raise OSError."""
     system.call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)

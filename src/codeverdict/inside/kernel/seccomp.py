@@ -94,10 +94,9 @@ class Filter:
         self._address = ctypes.addressof(self._header)
 
     def install(self, process: int) -> None:
-        """Apply the filter to this process, whose id is `process`: it may only signal itself.
+        """Apply the filter to this process, whose id is `process`, or raise OSError.
 
-        Raises:
-            OSError: refused.
+        The process may only signal itself.
         """
         for place in self._places:
             struct.pack_into("I", self._program, place, process)

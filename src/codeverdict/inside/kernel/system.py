@@ -25,20 +25,12 @@ def machine() -> str:
 
 
 def prctl(option: int, argument: int = 0, other: int = 0) -> None:
-    """Call prctl(2).
-
-    Raises:
-        OSError: refused.
-    """
+    """Call prctl(2), or raise OSError."""
     _check(_libc.prctl(option, argument, other, 0, 0))
 
 
 def call(number: int, *args: Any) -> int:
-    """Make a system call by number.
-
-    Raises:
-        OSError: refused.
-    """
+    """Make a system call by number, or raise OSError."""
     words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     return _check(_libc.syscall(ctypes.c_long(number), *words))
 
@@ -48,11 +40,7 @@ _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
 
 def drop_capabilities() -> None:
-    """Drop every capability; with no_new_privs they cannot be regained.
-
-    Raises:
-        OSError: refused.
-    """
+    """Drop every capability, or raise OSError; with no_new_privs they cannot be regained."""
     _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 

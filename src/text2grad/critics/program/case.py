@@ -101,11 +101,11 @@ class Case:
         text = self.attempt.response[low:high]
         return Span(start=low, end=high, label=label, text=text, reason=reason, weight=weight)
 
-    def mark_line(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
+    def mark_line(self, number: int, label: Label, reason: str) -> tuple[Span, ...]:
         """Return the span of a program line (from 1); empty if it does not exist or is blank."""
         return self.mark(*self.lines.extent(number), label, reason)
 
-    def mark_indentation(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
+    def mark_indentation(self, number: int, label: Label, reason: str) -> tuple[Span, ...]:
         """Return the span of a line's indentation (lines from 1); empty without indentation."""
         (end, _), start = self.lines.extent(number), self.lines.starts[number - 1]
         return (self._span(start, end, label, reason),) if end > start else ()
@@ -115,7 +115,7 @@ class Case:
         """The number (from 1) of the first line that is not blank."""
         return next(number for number, text in enumerate(self.lines.lines, start=1) if text.strip())
 
-    def mark_all(self, label: Label, reason: str = "", weight: float = 1.0) -> tuple[Span, ...]:
+    def mark_all(self, label: Label, reason: str, weight: float = 1.0) -> tuple[Span, ...]:
         """Return the span of the whole program."""
         return self.mark(0, len(self.program.code), label, reason, weight)
 

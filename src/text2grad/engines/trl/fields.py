@@ -151,11 +151,7 @@ def make_args(
     generation: GenerationSettings,
     shared: Mapping[str, Any],
 ) -> Any:
-    """Return a `GRPOConfig` of our settings, the user's fields and `shared_fields`.
-
-    Raises:
-        UsageError: TRL's class refuses a value.
-    """
+    """Return a `GRPOConfig` of our settings, the user's fields and `shared_fields`."""
     from trl import GRPOConfig
 
     ours: dict[str, Any] = {
@@ -182,11 +178,7 @@ def make_args(
 def make_sft_args(
     user_fields: Mapping[str, Any], settings: SFTSettings, steps: int, shared: Mapping[str, Any]
 ) -> Any:
-    """Return an `SFTConfig` of our settings and the user's fields, without those of sampling.
-
-    Raises:
-        UsageError: TRL's class refuses a value.
-    """
+    """Return an `SFTConfig` of our settings and the user's fields, without those of sampling."""
     from trl import SFTConfig
 
     ours: dict[str, Any] = {

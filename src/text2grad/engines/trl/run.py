@@ -126,11 +126,7 @@ def refuse_rounded_steps(policy: Policy, args: Any) -> None:
 
 @contextmanager
 def lock_in_first_process(folder: Path) -> Iterator[None]:
-    """Lock the folder in the first process; all processes must enter.
-
-    Raises:
-        UserError: another run trains there.
-    """
+    """Lock the folder in the first process; all must enter, and get its `UserError`."""
     if not PartialState().is_main_process:
         fail_together(lambda: None)
         yield
@@ -172,9 +168,7 @@ class EngineRun(TrainerCallback):
 
     Args:
         identity: settings and inputs that must be equal to resume.
-        total: the number of steps.
         every: the default number of steps between checkpoints.
-        show: the metrics in the progress line.
     """
 
     def __init__(

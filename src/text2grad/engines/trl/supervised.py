@@ -59,7 +59,6 @@ def train_sft_trl(
     All processes call this with the same arguments and share each step; the first one writes.
 
     Args:
-        stopping: ends the run early; None: never.
         fields: fields of TRL's `GRPOConfig`; those that `SFTConfig` lacks are ignored.
 
     Returns:

@@ -345,9 +345,6 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
         """Check the gradient before an optimizer step; skip mini-batches without learned tokens.
 
         DeepSpeed has already made the step.
-
-        Raises:
-            FloatingPointError: the gradient is not finite.
         """
         norm = norm_as_float(super()._get_grad_norm(model, grad_norm=grad_norm))
         assert self.step is not None

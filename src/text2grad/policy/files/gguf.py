@@ -106,11 +106,7 @@ def _digest(path: str, size: int, changed: int) -> str:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Let one process at a time write a folder of the cache.
-
-    Raises:
-        UserError: the cache cannot be written.
-    """
+    """Let one process at a time write a folder of the cache."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("a") as handle:
