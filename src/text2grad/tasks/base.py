@@ -197,7 +197,7 @@ def feedback_split(settings: TaskSettings) -> Split:
 
 
 def refuse_split_settings(settings: TaskSettings) -> None:
-    """Raise a `UserError` if a task with predefined splits has `task.split` or `task.heldout_data`."""
+    """Raise a `UserError` for `task.split` and `task.heldout_data` if the splits are predefined."""
     if settings.split is not None or settings.heldout_data:
         raise UserError(
             f"task {settings.name!r} has predefined splits",
