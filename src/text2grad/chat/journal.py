@@ -130,7 +130,7 @@ class Journal:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             journal = cls(path, handle)
             journal._load()
-        except BaseException as error:  # whatever it is, the file must not stay open and locked
+        except BaseException as error:  # any error: the file must not stay open and locked
             os.close(handle)
             if isinstance(error, BlockingIOError):
                 cure = "wait for it, or choose another --out"

@@ -478,12 +478,10 @@ def render_config(job: Job) -> str:
 
 def command(job: Job, python: str) -> list[str]:
     """Return the command that runs verl's trainer; the user's options come last."""
-    folder = job.folder.absolute()
-    return [
-        *(python, "-m", "verl.trainer.main_ppo", "--config-dir", str(folder), "--config-name", "ppo"),
-        *(f"hydra.run.dir={_quote(str(folder))}", "hydra.output_subdir=null"),
-        *(f"{key}={_quote(value)}" for key, value in user_options(job.verl.options).items()),
-    ]
+    folder = str(job.folder.absolute())
+    trainer = [python, "-m", "verl.trainer.main_ppo", "--config-dir", folder, "--config-name", "ppo"]
+    options = [f"{key}={_quote(value)}" for key, value in user_options(job.verl.options).items()]
+    return [*trainer, f"hydra.run.dir={_quote(folder)}", "hydra.output_subdir=null", *options]
 
 
 def _quote(value: Any) -> str:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,7 +161,7 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
     return complete[-1]
 
 
-class EngineRun(TrainerCallback):
+class EngineRun(ABC, TrainerCallback):
     """A run of one of TRL's trainers in its folder: log, checkpoints, signals, final policy.
 
     A subclass logs each step and calls `end_step`; `state` and `restore` save and restore its
@@ -208,13 +209,13 @@ class EngineRun(TrainerCallback):
             self.trainer.train(resume_from_checkpoint=None if saved is None else str(saved))
             self.finish()
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return our part of a checkpoint as JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state` returned."""
-        raise NotImplementedError
 
     def resume(self, saved: Path) -> None:
         """Restore our part of a checkpoint."""
@@ -233,6 +234,13 @@ class EngineRun(TrainerCallback):
                 self.options.selector.begin(self.done)
 
         fail_together(begin)
+
+    def write_metrics(self, number: int, metrics: dict[str, float]) -> None:
+        """Write the metrics of a step in the first process."""
+        if self.first:
+            if self.options.on_step:
+                self.options.on_step(number, metrics)
+            self.log.metrics(number, metrics)
 
     def end_step(self, control: Any) -> None:
         """Count a logged step, and request saving or stopping."""
@@ -318,14 +326,10 @@ class PPORun(EngineRun):
         self.end_step(control)
 
     def _write(self, number: int, metrics: dict[str, float]) -> None:
-        if not self.first:
-            return
+        self.write_metrics(number, metrics)
         step = self.trainer.step
         assert step is not None
-        if self.options.on_step:
-            self.options.on_step(number, metrics)
-        self.log.metrics(number, metrics)
-        if is_due(number, self.settings.steps, SAMPLES_EVERY):
+        if self.first and is_due(number, self.settings.steps, SAMPLES_EVERY):
             for strip in token_strips(number, step.responses, step.rollout, STRIPS, valued=False):
                 self.log.sample(strip)
 

@@ -232,16 +232,10 @@ class SFTRun(EngineRun):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Log a step, and request saving or stopping."""
         self.last = dict(self.trainer.terms)
-        fail_together(partial(self._write, self.done, self.last))
+        fail_together(partial(self.write_metrics, self.done, self.last))
         if self.stopping:
             self.stopping.add(self.last["loss"])
             self.last["steps"] = self.done + 1
         self.end_step(control)
         if self.stopping and self.stopping.reached:
             self.stopped, control.should_training_stop, control.should_save = 0, True, False
-
-    def _write(self, number: int, metrics: dict[str, float]) -> None:
-        if self.first:
-            if self.options.on_step:
-                self.options.on_step(number, metrics)
-            self.log.metrics(number, metrics)
