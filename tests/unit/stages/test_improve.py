@@ -15,7 +15,7 @@ from text2grad.config import Config
 from text2grad.errors import UsageError, UserError, warn_once
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.stages.improve import ImproveOptions, Source, describe, make_plan, read_source, run_improve
+from text2grad.stages.improve import ImproveOptions, Source, describe, make_plan, read_source, run_improve, verdict
 from text2grad.stages.improve import plan as plans
 from text2grad.stages.improve import run as runs
 from workbook_files import write_xlsx
@@ -239,7 +239,7 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
         wanted = {text: f"The {text.split()[2]} is 30 cm wide." for text in question.values()}
         return wanted if name == "sft" else dict.fromkeys(question.values(), "no")
 
-    monkeypatch.setattr(runs, "_read_answers", answers)
+    monkeypatch.setattr(verdict, "_read_answers", answers)
     again = run_improve(config, path, ImproveOptions())
     assert "finished earlier" in capsys.readouterr().err and again.minutes == summary.minutes
     assert (again.better, again.kept) == (True, "sft") and (run / "policy" / "config.json").is_file()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from text2grad.config.estimate import LOAD_SECONDS, Estimate
-from text2grad.stages.improve import forecast as forecasts
-from text2grad.stages.improve.forecast import Forecast
+from text2grad.stages.improve import steps
+from text2grad.stages.improve.steps import Forecast
 
 MINUTE = 60.0
 EXPECTED = Estimate({"sft": 2 * MINUTE + LOAD_SECONDS, "evaluate base": 2 * MINUTE}, {"sft": 6.0}, 3.0)
@@ -18,7 +18,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.now = 100.0
         self._capsys = capsys
-        monkeypatch.setattr(forecasts.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(steps.time, "perf_counter", lambda: self.now)
 
     def update(self, forecast: Forecast, step: str, count: int, seconds: float) -> str:
         """Report updates at a pace; return what is printed."""

@@ -14,8 +14,7 @@ from human_data import small_config
 from text2grad.cli import main
 from text2grad.config import Config
 from text2grad.errors import UserError
-from text2grad.stages.improve import ImproveOptions, InboxSummary, roll_back, run_inbox
-from text2grad.stages.improve import run as runs
+from text2grad.stages.improve import ImproveOptions, InboxSummary, roll_back, run_inbox, verdict
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
 SHOP = shop_rows(ENGLISH, 60)
@@ -28,7 +27,7 @@ class Nights:
         self.inbox, self.run = folder / "inbox", folder / "run"
         self.inbox.mkdir()
         self.better = True
-        monkeypatch.setattr(runs, "_read_answers", self.answers)
+        monkeypatch.setattr(verdict, "_read_answers", self.answers)
 
     def answers(self, run: object, name: str, questions: Mapping[str, str]) -> dict[str, str]:
         good = {text: f"The {text.split()[1]} is 30 cm wide." for text in questions.values()}
@@ -132,7 +131,7 @@ def test_a_stopped_night_is_resumed(nights: Nights, monkeypatch: pytest.MonkeyPa
 
     nights.arrive("monday.csv", 0, 15)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "_best_policy", stop)
+        patch.setattr(verdict, "best_policy", stop)
         nights.pass_by()
     seconds = json.loads((nights.run / "improve.json").read_text())["seconds"]
     resumed = nights.pass_by()

@@ -13,8 +13,7 @@ from chat_server import KEY, ChatServer, Reply, last_message, said, servers_of
 from feedback_files import ENGLISH, shop_rows
 from human_data import small_config
 from text2grad.config import Config
-from text2grad.stages.improve import ImproveOptions, ImproveSummary, run_improve
-from text2grad.stages.improve import run as runs
+from text2grad.stages.improve import ImproveOptions, ImproveSummary, run_improve, verdict
 from workbook_files import write_xlsx
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
@@ -40,7 +39,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     def read(run: object, name: str, questions: Mapping[str, str]) -> dict[str, str]:
         return dict.fromkeys(questions.values(), texts.get(name, texts[""]))
 
-    monkeypatch.setattr(runs, "_read_answers", read)
+    monkeypatch.setattr(verdict, "_read_answers", read)
     return texts
 
 

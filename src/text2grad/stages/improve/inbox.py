@@ -24,17 +24,16 @@ from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.plan import Earlier, Plan, make_plan, with_settings
 from text2grad.stages.improve.run import (
     POLICY,
-    Steps,
     copy_policy,
     describe_verdict,
     identity,
     outcome,
     print_plan,
-    read_state,
     refuse_other_engine,
     train,
 )
 from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
+from text2grad.stages.improve.steps import Steps, read_state
 from text2grad.stages.run_folder import BASE, RunFolder, write_json
 from text2grad.tasks.base import question_key
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 import sys
 import time
@@ -17,21 +15,20 @@ from text2grad.config import Config, dump_config, preset_settings
 from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
 from text2grad.data.records import merge_feedback
-from text2grad.errors import UsageError, UserError
-from text2grad.eval.improvement import Comparison, compare, expectations
+from text2grad.errors import UsageError
+from text2grad.eval.improvement import Comparison
 from text2grad.feedback import Example, Feedback
 from text2grad.json_text import record_json, to_json
 from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary
 from text2grad.stages.improve.anchor import anchor_comments
-from text2grad.stages.improve.forecast import Forecast
-from text2grad.stages.improve.judge import ask_judge
 from text2grad.stages.improve.plan import HELDOUT, OFFLINE, QUESTIONS, Plan, make_plan, with_settings
 from text2grad.stages.improve.source import Choose, ImproveOptions, Source, describe, read_source
-from text2grad.stages.run_folder import ANSWERS, BASE, SFT, RunFolder, write_atomically, write_json
-from text2grad.tasks.base import digest, question_key, question_text
+from text2grad.stages.improve.steps import Steps
+from text2grad.stages.run_folder import BASE, SFT, RunFolder, write_atomically
+from text2grad.tasks.base import digest, question_key
 
-STATE, SETTINGS = "improve.json", "improve.yaml"
+SETTINGS = "improve.yaml"
 POLICY = "policy"
 """The folder of the better policy, in the run."""
 SPEED_SECONDS = 0.3
@@ -60,58 +57,6 @@ class ImproveSummary(Summary):
     estimated_minutes: float | None = None
     minutes: float | None = None
     out: str | None = None
-
-
-class Steps:
-    """The steps of a run, which are printed as commands; a finished step is not run again.
-
-    `identity` is a digest of feedback and settings; `restart` removes what was trained before.
-
-    Raises:
-        UserError: the folder holds steps of another identity, and `restart` is false.
-    """
-
-    def __init__(self, folder: Path, identity: str, restart: bool, expected: Estimate) -> None:
-        self.file = folder / STATE
-        self.state = read_state(folder)
-        if self.state and self.state["identity"] != identity and not restart:
-            problem = f"{folder} was made from another file, or with other settings"
-            raise UserError(problem, "start over with --restart, or set another --run.folder")
-        if restart or not self.state:
-            for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
-                shutil.rmtree(old, ignore_errors=True)
-            self.state = {"identity": identity, "seconds": {}}
-        self.forecast = Forecast(expected)
-
-    def run(self, name: str, command: Sequence[str], work: Callable[[], object]) -> None:
-        """Print the command of a step, and run the step unless it has finished before."""
-        print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
-        if name in self.state["seconds"]:
-            print(f"  finished earlier, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
-            self.forecast.skip(name)
-            return
-        started = time.perf_counter()
-        work()
-        seconds = time.perf_counter() - started
-        self.state["seconds"][name] = round(seconds, 1)
-        self.save()
-        self.forecast.finish(name, seconds)
-
-    def save(self, **values: Any) -> None:
-        """Write the state, with new values."""
-        self.state |= values
-        write_json(self.file, self.state)
-
-    @property
-    def minutes(self) -> float:
-        """The time of all steps."""
-        return float(sum(self.state["seconds"].values())) / 60
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """Return the state of the steps in a run folder; a new run has an empty one."""
-    file = folder / STATE
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 def run_improve(
@@ -225,6 +170,7 @@ def train(
     """
     from text2grad.page.report import build_report
     from text2grad.stages.evaluate.policy import run_evaluate
+    from text2grad.stages.improve.verdict import best_policy
     from text2grad.stages.sft import run_sft
     from text2grad.stages.train import run_train_offline
 
@@ -248,7 +194,7 @@ def train(
         )
     for name in (BASE, *plan.steps):
         steps.run(f"evaluate {name}", ["evaluate", name, *with_config], partial(run_evaluate, config, name))
-    comparison, best = _best_policy(config, run, records, plan)
+    comparison, best = best_policy(config, run, records, plan)
     print(comparison.line, file=sys.stderr)
     steps.save(**{name: value for name, value in outcome(comparison, best, steps).items() if name != "minutes"})
     # The page opens with the outcome that was just saved.
@@ -289,42 +235,6 @@ def _question_row(example: Example) -> dict[str, Any]:
     turns = [message.model_dump() for message in example.prompt]
     prompt = turns[0]["content"] if len(turns) == 1 and turns[0]["role"] == "user" else turns
     return {"id": example.id, "prompt": prompt, "reference": example.reference}
-
-
-def _best_policy(config: Config, run: RunFolder, records: Sequence[Feedback], plan: Plan) -> tuple[Comparison, str]:
-    """Return the trained policy with the largest gain over the base, the later one of equals."""
-    from text2grad.stages.improve.ratings import has_only_ratings, predict_ratings
-
-    questions = {example.id: question_text(example) for example in plan.heldout}
-    expected = expectations(records, questions.values())
-    answers = {name: _read_answers(run, name, questions) for name in (BASE, *plan.steps)}
-    ratings: dict[str, dict[str, float]] | None = None
-    if has_only_ratings(records):
-        # Likeness to a praised answer of another model says little about new answers.
-        expected = {question: replace(expectation, praised="") for question, expectation in expected.items()}
-        prompts = {question_text(example): example.prompt for example in plan.heldout}
-        pairs = {name: [(prompts[key], text) for key, text in texts.items()] for name, texts in answers.items()}
-        predicted = predict_ratings(run.load_policy(BASE), records, pairs)
-        if predicted is not None:
-            ratings = {name: dict(zip(answers[name], predicted[name], strict=True)) for name in answers}
-    comparisons = {
-        name: compare(expected, answers[BASE], answers[name], [ratings[BASE], ratings[name]] if ratings else None)
-        for name in plan.steps
-    }
-
-    def gain(name: str) -> float:
-        interval = comparisons[name].gain
-        return interval.mean if interval else 0.0
-
-    best = max(reversed(plan.steps), key=gain)
-    if not config.evaluate.judge:
-        return comparisons[best], best
-    return ask_judge(config, comparisons[best], plan.heldout, answers[BASE], answers[best]), best
-
-
-def _read_answers(run: RunFolder, name: str, questions: Mapping[str, str]) -> dict[str, str]:
-    rows = json.loads((run.results / f"{name}{ANSWERS}").read_text(encoding="utf-8"))
-    return {questions[row["id"]]: str(row["response"]) for row in rows if row["id"] in questions}
 
 
 def describe_verdict(comparison: Comparison, best: str) -> str:

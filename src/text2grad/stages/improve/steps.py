@@ -1,19 +1,80 @@
-"""Correct the estimated time of a run by the time of its first updates."""
+"""Run each step once, and correct the estimated time of a run by its first updates."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from text2grad.config.estimate import LOAD_SECONDS, Estimate, minutes_in_words
+from text2grad.errors import UserError
+from text2grad.stages.improve.plan import OFFLINE
+from text2grad.stages.run_folder import SFT, write_json
 
+STATE = "improve.json"
 TOLERANCE = 1 / 3
 """Relative change of the total time from which a corrected time is printed."""
 MIN_UPDATES, MIN_SECONDS = 2, 5.0
 """Updates and seconds that a measurement needs; shorter ones are mostly noise."""
 NOTEWORTHY_SECONDS = 60.0
 """Total times below are not corrected."""
+
+
+class Steps:
+    """The steps of a run, which are printed as commands; a finished step is not run again.
+
+    `identity` is a digest of feedback and settings; `restart` removes what was trained before.
+
+    Raises:
+        UserError: the folder holds steps of another identity, and `restart` is false.
+    """
+
+    def __init__(self, folder: Path, identity: str, restart: bool, expected: Estimate) -> None:
+        self.file = folder / STATE
+        self.state = read_state(folder)
+        if self.state and self.state["identity"] != identity and not restart:
+            problem = f"{folder} was made from another file, or with other settings"
+            raise UserError(problem, "start over with --restart, or set another --run.folder")
+        if restart or not self.state:
+            for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
+                shutil.rmtree(old, ignore_errors=True)
+            self.state = {"identity": identity, "seconds": {}}
+        self.forecast = Forecast(expected)
+
+    def run(self, name: str, command: Sequence[str], work: Callable[[], object]) -> None:
+        """Print the command of a step, and run the step unless it has finished before."""
+        print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
+        if name in self.state["seconds"]:
+            print(f"  finished earlier, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
+            self.forecast.skip(name)
+            return
+        started = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - started
+        self.state["seconds"][name] = round(seconds, 1)
+        self.save()
+        self.forecast.finish(name, seconds)
+
+    def save(self, **values: Any) -> None:
+        """Write the state, with new values."""
+        self.state |= values
+        write_json(self.file, self.state)
+
+    @property
+    def minutes(self) -> float:
+        """The time of all steps."""
+        return float(sum(self.state["seconds"].values())) / 60
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the state of the steps in a run folder; a new run has an empty one."""
+    file = folder / STATE
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 class Forecast:
