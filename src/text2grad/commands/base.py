@@ -28,6 +28,9 @@ app = typer.Typer(
 SETTINGS_HELP = "Override any setting with --section.key VALUE, for example --ppo.lr 1e-5."
 DEMO = ["demo"]
 UNSET: list[str] = []
+MAP = ("--map OURS=YOURS", "Names of your columns, such as response=answer,critique=comment.")
+SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings, such as 1..5, stars=1..10 or poor,fair,good.")
+SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
 
 
 def option(spec: str, help: str | None, default: Any = None, **limits: Any) -> Any:

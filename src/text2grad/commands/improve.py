@@ -11,9 +11,19 @@ from pathlib import Path
 
 import typer
 
-from text2grad.commands.base import UNSET, ConfiguredCommand, Stage, Work, argument, command, option
+from text2grad.commands.base import (
+    MAP,
+    SCALE,
+    SHEET,
+    UNSET,
+    ConfiguredCommand,
+    Stage,
+    Work,
+    argument,
+    command,
+    option,
+)
 from text2grad.commands.console import quiet
-from text2grad.commands.judge import MAP, SCALE, SHEET
 from text2grad.errors import UsageError
 
 PRESETS = {"tiny": "human_qa"}

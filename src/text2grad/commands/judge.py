@@ -12,6 +12,9 @@ import typer
 
 from text2grad.commands.base import (
     DEMO,
+    MAP,
+    SCALE,
+    SHEET,
     UNSET,
     ConfiguredAsRun,
     ConfiguredCommand,
@@ -33,10 +36,6 @@ READ_KINDS = (
 WRITTEN_KINDS = "The format to write: csv or preference (for TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "The file to write. [default: <run.folder>/feedback.jsonl]")
-MAP = ("--map OURS=YOURS", "Names of your columns, such as response=answer,critique=comment.")
-SCALE = ("--scale [NAME=]WORST..BEST", "Scale of the ratings, such as 1..5, stars=1..10 or poor,fair,good.")
-SHEET = ("--sheet NAME", "The sheet of a workbook. [default: the one with answers]", "")
-START = ("--from NAME", "The policy to sample from: a run's name or a folder. [default: sft]")
 FILE_ONLY_SETTINGS = ("--task.name=qa", "--policy.model=tiny")
 """Default settings when a file is judged without a configuration, where no policy is needed."""
 
@@ -89,7 +88,7 @@ class Export(Stage):
       text2grad export feedback.jsonl --as csv --out feedback.csv
     """
 
-    source: Path = argument("FILE", "A file of feedback records (JSON Lines).")
+    source: Path = argument(*RECORDS)
     kind: str = option("--as KIND", WRITTEN_KINDS, ...)
     out: Path = option("--out FILE", "The file to write.", ...)
     pairs_per_prompt: int = option(
@@ -234,7 +233,7 @@ class Annotate(Stage, ConfiguredCommand):
     sheet: str = option(*SHEET)
     limit: int | None = option("--limit", "Judge only the first N responses.", min=1)
     resume: bool = option("--resume/--no-resume", "Reuse the answers of earlier runs.", True)
-    start: str = option(*START, "")
+    start: str = option("--from NAME", "The policy to sample from: a run's name or a folder. [default: sft]", "")
     again: bool = option("--again", "Ask refused and unreadable questions again.", False)
     anchor: bool = option(
         "--anchor",

@@ -264,6 +264,16 @@ def test_a_restart_that_is_stopped_early_resumes(tmp_path: Path, monkeypatch: py
     assert run_improve(config, path, ImproveOptions()).minutes is not None
 
 
+def test_a_restart_with_another_file_forgets_the_first(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    rows = columns(0, 1, 4)
+    for name, half in (("first.xlsx", rows[:13]), ("second.xlsx", [rows[0], *rows[13:]])):
+        path = write_xlsx(tmp_path / name, {"Feedback": half})
+        run_improve(config, path, ImproveOptions(restart=name == "second.xlsx"))
+    trained = {record.prompt[0].content for record in read_jsonl(tmp_path / "run" / "feedback.jsonl", Feedback)}
+    assert trained == {row[0] for row in rows[13:]}
+
+
 def test_another_engine_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
     config = config_in(tmp_path, "--engine.name", "trl")
     with pytest.raises(UsageError, match=r"engine\.name trl"):

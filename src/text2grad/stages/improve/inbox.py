@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -105,14 +105,6 @@ class Inbox:
                 shutil.rmtree(folder)
 
 
-@contextmanager
-def _only_user_of(folder: Path) -> Iterator[None]:
-    from text2grad.durable.guard import lock_folder
-
-    with lock_folder(folder):
-        yield
-
-
 def run_inbox(config: Config, folder: Path, options: ImproveOptions) -> InboxSummary:
     """Improve the current policy with the new files of a folder.
 
@@ -123,12 +115,14 @@ def run_inbox(config: Config, folder: Path, options: ImproveOptions) -> InboxSum
         UserError: the folder cannot be read, a step failed, or another process runs in the run.
         UsageError: another engine is set.
     """
+    from text2grad.durable.guard import lock_folder
+
     refuse_other_engine(config)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", "name the folder in which files of feedback arrive")
     run = RunFolder.of(config)
     run.refuse_unwritable()
-    with nullcontext() if options.plan else _only_user_of(run.path):
+    with nullcontext() if options.plan else lock_folder(run.path):
         return _improve(config, run, folder, options)
 
 
@@ -240,13 +234,15 @@ def roll_back(config: Config) -> InboxSummary:
     The feedback that the dropped policy was trained on is not learned again.
 
     Raises:
-        UserError: there is no previous policy.
+        UserError: there is no previous policy, or another process runs in the run.
     """
+    from text2grad.durable.guard import lock_folder
+
     run = RunFolder.of(config)
-    inbox = Inbox.of(run.path)
-    if not inbox.policies:
+    if not Inbox.of(run.path).policies:
         raise UserError(f"no policy of an inbox in {run.path}", "set --run.folder to the run of `improve --inbox`")
-    with _only_user_of(run.path):
+    with lock_folder(run.path):
+        inbox = Inbox.of(run.path)
         dropped = inbox.policies.pop()
         if inbox.policy is not None and not inbox.policy.is_dir():
             problem = f"{inbox.policy} was removed: the last {MAX_POLICIES} policies are kept"

@@ -103,6 +103,8 @@ def run_improve(
     run = RunFolder.of(config)
     run.refuse_unwritable()
     steps = Steps(run.path, identity(records, config), options.restart, expected)
+    if options.restart:
+        run.feedback_file.unlink(missing_ok=True)
     write_feedback = partial(_write_feedback, config, source, records, steps)
     comparison, best = train(config, plan, records, steps, write_feedback)
     verdict = describe_verdict(comparison, best)

@@ -41,6 +41,7 @@ class Steps:
             problem = f"{folder} was made from another file, or with other settings"
             raise UserError(problem, "start over with --restart, or set another --run.folder")
         if restart or not self.state:
+            self.file.unlink(missing_ok=True)  # an interrupted restart starts over again
             for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
                 shutil.rmtree(old, ignore_errors=True)
             self.state = {"identity": identity, "seconds": {}}
