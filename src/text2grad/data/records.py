@@ -127,7 +127,6 @@ def import_feedback(
     no_prompt: bool = False,
     sheet: str = "",
     skip: bool = False,
-    rows: Sequence[LocatedRow] = (),
 ) -> ImportResult:
     """Read people's feedback as records.
 
@@ -143,7 +142,6 @@ def import_feedback(
         no_prompt: allow records without a prompt.
         sheet: the sheet of a workbook.
         skip: leave out unusable remarks, and list them in the losses.
-        rows: the rows of the file, where the caller has read them.
 
     Returns:
         The records, and what could not be used.
@@ -155,12 +153,24 @@ def import_feedback(
     if Path(path).is_dir():
         arguments = (kind, context_characters, names, scales, write, no_prompt, sheet, skip)
         return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
-    path, given_scales = Path(path), parse_scales(scales)
-    options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     if kind not in KINDS and not is_import_path(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    if not rows and kind != "feedback":
-        rows = list(read_located_rows(path, sheet))
+    rows = [] if kind == "feedback" else list(read_located_rows(Path(path), sheet))
+    options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
+    return import_rows(Path(path), rows, names, scales, options, kind, skip)
+
+
+def import_rows(
+    path: Path,
+    rows: Sequence[LocatedRow],
+    names: Sequence[str],
+    scales: Sequence[str],
+    options: Names,
+    kind: str = "auto",
+    skip: bool = False,
+) -> ImportResult:
+    """Read the rows of a file as records; see `import_feedback`."""
+    given_scales = parse_scales(scales)
     if not rows and kind == "auto":
         problem = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {problem}", "check that it is the right file")
@@ -175,13 +185,13 @@ def import_feedback(
     if isinstance(importer, Importer):
         options = replace(options, mapped=parse_map(names, MAPPED))
         return _import_rows(path, importer, rows, options, given_scales)
-    records = list(_read_records(path, rows, write))
+    records = list(_read_records(path, rows, options.write))
     if not records:
         raise UserError(f"{path} has no records", "check that it is the right file")
     for number, record in enumerate(records, start=1):
         if escapes_folder(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
-        if not (no_prompt or _has_prompt(record)):
+        if not (options.no_prompt or _has_prompt(record)):
             raise bad_record(path, number, RowError("the prompt is empty", NO_PROMPT))
     return ImportResult(records=records, report=_report("feedback", records))
 

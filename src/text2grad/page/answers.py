@@ -8,8 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from text2grad.data.files import LocatedRow, read_located_rows
+from text2grad.data.opinions import Names
 from text2grad.data.published import Response as ResponseRow
-from text2grad.data.records import import_feedback
+from text2grad.data.records import import_rows
 from text2grad.data.responses import read_items
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.data.spreadsheets.tables import is_table
@@ -103,7 +104,7 @@ def _read_table(path: Path, rows: Sequence[LocatedRow], proposal: Proposal) -> l
     records_by_text: dict[tuple[str, str], list[Feedback]] = {}
     if proposal.columns.keys() - {"prompt", "response", "annotator"}:
         scales = [proposal.scale] if proposal.scale else []
-        imported = import_feedback(path, names=proposal.mapping, scales=scales, skip=True, rows=rows)
+        imported = import_rows(path, rows, proposal.mapping, scales, Names(), skip=True)
         for record in imported.records:
             records_by_text.setdefault((record.prompt[-1].content.strip(), record.response.strip()), []).append(
                 record

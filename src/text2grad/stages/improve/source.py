@@ -8,8 +8,9 @@ from pathlib import Path
 
 from text2grad.config import Config
 from text2grad.data.files import LocatedRow, read_located_rows
+from text2grad.data.opinions import Names
 from text2grad.data.paths import flatten_rows, has_separate_answers
-from text2grad.data.records import ImportResult, has_known_format, import_feedback
+from text2grad.data.records import ImportResult, has_known_format, import_rows
 from text2grad.data.remarks import parse_map
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
@@ -91,15 +92,8 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
         _refuse_doubts(path, proposal)
         scales = options.scales or ([proposal.scale] if proposal.scale else [])
         options = replace(options, names=proposal.mapping, scales=scales)
-    imported = import_feedback(
-        path,
-        context_characters=config.task.context_characters,
-        names=options.names,
-        scales=options.scales,
-        write=RunFolder.of(config).turn_writer(),
-        skip=True,
-        rows=located,
-    )
+    turns = Names(context_characters=config.task.context_characters, write=RunFolder.of(config).turn_writer())
+    imported = import_rows(path, located, options.names, options.scales, turns, skip=True)
     return Source(path, len(located), proposal, imported, options)
 
 
