@@ -33,12 +33,7 @@ from text2grad.page.runs import read_samples
 from text2grad.page.signs import describe_reward_model
 from text2grad.page.terminal import results_table, show_records, show_table
 from text2grad.settings import with_values
-from text2grad.stages.run_folder import (
-    RunFolder,
-    heldout_prompts,
-    main_measure,
-    write_atomically,
-)
+from text2grad.stages.run_folder import RunFolder, heldout_prompts, main_measure, write_atomically
 
 SAMPLES_PER_STEP = 3
 """Samples shown of the first and of the last step."""

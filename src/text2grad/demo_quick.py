@@ -20,14 +20,14 @@ CHOICES = (
     {"on Monday": "", "on Friday": "", "some day": "'some day' names no day.", "soon": "'soon' names no day."},
     {"Thank you.": "", "Kind regards.": "", "Whatever.": "'Whatever.' is rude.", "Bye.": "'Bye.' is curt."},
 )
-"""Wording of the greeting, the date and the ending, each with what a reviewer says against it."""
+"""Wordings of greeting, date and ending; a wording that breaks a rule has a reviewer's complaint."""
 PATTERN = "{}, it is ready {}. {}"
 
 
 class Replies:
-    """Say when something is ready; half of the wordings to imitate break a rule.
+    """Short replies that say when something is ready; a quarter of the prompts is held out.
 
-    A quarter of the prompts is held out.
+    Half of the wordings in the demonstrations break a rule.
     """
 
     name, critic_prompt = "replies", "qa"
@@ -61,7 +61,7 @@ def reply(random: Random) -> str:
 
 
 class Reviewer:
-    """Criticise replies in words, quoting what is good and what breaks a rule."""
+    """A critic in words that quotes what is good and what breaks a rule."""
 
     source = Source(kind="program", model="reply rules")
 

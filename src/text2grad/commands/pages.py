@@ -16,8 +16,8 @@ class Mark(Stage):
 
     SOURCE is a spreadsheet as `improve` reads it (.xlsx, .ods, .csv), a file of feedback records, a
     file of answers (.jsonl with prompt and response) or the folder of a run. Everything works with
-    the keyboard; press ? for the keys. A critic's judgement is shown on request. The record keeps
-    if you saw it before or after your own marks.
+    the keyboard; press ? for the keys. A critic's judgement is shown on request. The record says
+    whether you saw it before or after your own marks.
 
     Every action is saved on disk before it is confirmed, so you can stop or kill the server at any
     time. Several people can mark on one page under their own names; feedback-report measures their

@@ -16,8 +16,7 @@ from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import UserError
 from text2grad.eval.critics.marks import number_repeated_ids
-from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Message, Source
-from text2grad.feedback import response_key as response_key
+from text2grad.feedback import JUDGEMENT_KEYS, Example, Failure, Feedback, Message, Source, response_key
 from text2grad.json_text import from_json
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.runs import Sample, read_samples

@@ -57,12 +57,9 @@ class MarkPage:
 
     def page(self, _: Request) -> Response:
         """Return the page, which asks for the answers."""
-        first = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
-        title = self.source.resolve().name
-        page = render_page(
-            "mark.html.j2", SCRIPTS, live=True, title=title, settings=first, commands=self.next_commands()
-        )
-        return page_response(page)
+        settings = {"annotator": self.annotator, "suggestFirst": self.suggest_first, "file": str(self.notebook.out)}
+        values = {"title": self.source.resolve().name, "settings": settings, "commands": self.next_commands()}
+        return page_response(render_page("mark.html.j2", SCRIPTS, live=True, **values))
 
     def items(self, _: Request) -> Response:
         """Return the list: the prompt and first words of each answer, and its annotators."""
@@ -167,13 +164,13 @@ def _messages(item: Item) -> list[dict[str, Any]]:
 
 def _comments(item: Item) -> list[dict[str, Any]]:
     """Return the comments of people in the file on an answer."""
-    wrote = human_feedback_on(item.example, item.response).strip()
-    comments = [
-        {"who": who, "critique": record.critique, "score": record.score, "spans": len(record.spans)}
+    unnamed = human_feedback_on(item.example, item.response).strip()
+    comments: list[dict[str, Any]] = [
+        {"who": who, "critique": record.critique, "score": record.score}
         for who, record in item.people.items()
         if record.critique.strip()
     ]
-    return [*comments, *([{"who": "", "critique": wrote, "score": None, "spans": 0}] if wrote else [])]
+    return [*comments, *([{"who": "", "critique": unnamed, "score": None}] if unnamed else [])]
 
 
 def _suggestion(record: Feedback) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from text2grad.page.answers import Item, Items, make_item, unjudged
 BEGINS = b'{"act":"'
 """The first bytes of every line of a journal."""
 SuggestionTiming = Literal["", "first", "after"]
-"""When a suggestion was shown: never, before the first mark, or after it."""
+"""The time a suggestion was shown: never, before the first mark, or after it."""
 
 
 class MarkedPlace(Record):
@@ -205,13 +205,9 @@ class Notebook:
                 os.truncate(self._journal, before)
                 raise
 
-    def annotators(self) -> list[str]:
-        """List the annotators in order of their first act."""
-        return list(dict.fromkeys(annotator for _, annotator in self._versions))
-
     def opinions_on(self, key: str) -> dict[str, Opinion]:
         """Return the opinions on an item that are not empty, by annotator."""
-        names = dict.fromkeys([*self.items[key].people, *self.annotators()])
+        names = dict.fromkeys([*self.items[key].people, *(annotator for _, annotator in self._versions)])
         newest = {name: self.history(key, name)[-1] for name in names}
         return {name: opinion for name, opinion in newest.items() if opinion.says_something}
 

@@ -12,7 +12,7 @@ from text2grad.page.words import measure_title
 
 
 def describe_outcome(run: RunFolder) -> str:
-    """Return one sentence on the last policy against the first; empty if nothing was measured."""
+    """Compare the last policy with the first in one sentence; empty if nothing was measured."""
     if run.improvement.get("after"):
         return _describe_improvement(run.improvement, len(run.before_after))
     names = list(dict.fromkeys(answer.name for item in run.before_after for answer in item.answers))
@@ -24,9 +24,7 @@ def describe_outcome(run: RunFolder) -> str:
 def _describe_improvement(figures: Row, prompts: int) -> str:
     """Describe the verdict that `improve` reached (improve.json)."""
     before, after, better = figures["before"], figures["after"], figures.get("better")
-    changes = ", ".join(
-        f"{TITLES.get(name, name)} {before.get(name, 0.0):.2f} → {after[name]:.2f}" for name in after
-    )
+    changes = ", ".join(f"{TITLES.get(name, name)} {before[name]:.2f} → {after[name]:.2f}" for name in after)
     if better is None:
         return f"{prompts} held-out prompts are too few to tell whether the new model is better: {changes}."
     verdict = "the new model is better" if better else "the new model is not better beyond chance"

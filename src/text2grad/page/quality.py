@@ -17,8 +17,8 @@ from text2grad.page.signs import MOST_UNMATCHED
 from text2grad.unicode_words import units
 
 Offsets = Sequence[tuple[int, int]]
-FEW_REMARKS = 200
-"""Number of records up to which marks teach more than a reward model."""
+FEW_RECORDS = 200
+"""Below this number of records, `train --offline` teaches more than a reward model."""
 LOPSIDED, LEAST_ALPHA = 0.2, 0.4
 """Least share of either label; least agreement between annotators (alpha)."""
 
@@ -89,8 +89,8 @@ class _Quality:
         if not record.spans:  # without marks there is no opinion on words
             return
         response = _digest(*(turn.content for turn in record.prompt), response_key(record.response))
-        by, annotator = record.source, str(record.meta.get("annotator", ""))
-        judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)
+        source, annotator = record.source, str(record.meta.get("annotator", ""))
+        judge = _digest(record.id, source.kind, source.model, source.prompt_version, annotator)
         self.opinions.setdefault(response, {})[judge] = bytes(label + 1 for label in labels)
 
     def add_canary(self, record: Feedback) -> None:
@@ -201,8 +201,8 @@ def judge(figures: Mapping[str, Any]) -> list[str]:
 def advise(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on what to write or correct; if nothing, the next command."""
     problems = list(_problems(figures))
-    few = figures["records"] < FEW_REMARKS
-    command = f"train --offline (train-reward from {FEW_REMARKS} records on)" if few else "train-reward"
+    few = figures["records"] < FEW_RECORDS
+    command = f"train --offline (train-reward from {FEW_RECORDS} records on)" if few else "train-reward"
     yield from problems or [f"Nothing is missing: text2grad {command}."]
 
 

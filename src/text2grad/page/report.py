@@ -315,7 +315,7 @@ def _charts(
             yield chart, metric, explain(metric)
 
 
-def arrange(names: Iterable[str], main: Sequence[str] = MAIN) -> tuple[list[str], list[str]]:
+def arrange(names: Iterable[str], main: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split metric names into the main ones, in the order of `main`, and the others."""
     every = list(names)
     first = [name for pattern in main for name in every if re.fullmatch(pattern, name)]

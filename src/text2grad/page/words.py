@@ -65,7 +65,7 @@ def metric_title(name: str) -> str:
     return METRICS.get(name, name.replace("_", " "))
 
 
-def prompt_title(prompt: Sequence[Message], default: str = "") -> str:
-    """Return the start of the last message with text in one line; or `default`."""
+def prompt_title(prompt: Sequence[Message], default: str) -> str:
+    """Return the start of the last message with text, on one line, or `default`."""
     lines = (" ".join(message.content[: 5 * TITLE_CHARACTERS].split()) for message in reversed(prompt))
     return next(filter(None, lines), default)[:TITLE_CHARACTERS]

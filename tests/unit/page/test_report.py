@@ -18,7 +18,7 @@ import pytest
 from browser_pages import HOSTILE, hostile_run
 from synthetic_run import sample, write_run
 from text2grad.errors import UserError
-from text2grad.page.report import arrange, build_report, changed_settings
+from text2grad.page.report import MAIN, arrange, build_report, changed_settings
 from text2grad.page.runs import read_run
 
 
@@ -281,7 +281,10 @@ def test_the_evaluations_of_several_tasks_are_in_one_run_and_the_main_metrics_co
         (tmp_path / "evaluation" / f"{name}.json").write_text('{"greedy_pass": 0.5}')
     assert list(read_run(tmp_path).evaluation) == ["reward_model", "text2grad on code", "text2grad on mbpp"]
     names = ["entropy", "clip_fraction", "kl", "score", "heldout_pass@1", "kl_coefficient"]
-    assert arrange(names) == (["heldout_pass@1", "score", "kl", "entropy"], ["clip_fraction", "kl_coefficient"])
+    assert arrange(names, MAIN) == (
+        ["heldout_pass@1", "score", "kl", "entropy"],
+        ["clip_fraction", "kl_coefficient"],
+    )
 
 
 def test_only_settings_unlike_the_nearest_preset_are_listed(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ export class Outbox {
     try {
       answer = await this.send(act);
     } catch {
-      return this.wait("the server is not there");
+      return this.wait("the server does not answer");
     }
     if (answer.status === 200 || answer.status === 404 || answer.status === 422) {
       this.drop(act);
@@ -129,7 +129,7 @@ export class Outbox {
       this.onConflict(act, pending.at(-1).opinion, answer.body);
       return true;
     }
-    return this.wait(answer.body?.error || "the server was started anew: open the address that it has printed");
+    return this.wait(answer.body?.error || "the server was restarted: open the address that it printed");
   }
 
   wait(trouble) {

@@ -98,16 +98,6 @@ export const diffElement = (before, after) => {
   return body;
 };
 
-// Show an answer without token numbers.
-export const showAnswer = (sample, box) => {
-  const talk = element("div", "talk");
-  talk.append(...sample.talk.flatMap((turn) => turnOf(sample, turn)));
-  box.append(talk);
-  if (sample.failure || sample.critique.length || sample.spans.length) box.append(critiqueOf(sample), spansOf(sample), lostOf(sample));
-  else box.append(spansOf(sample));
-  linkSpans(box);
-};
-
 // Draw a sample into `article`; returns functions that colour its tokens and select one, and a box for versions.
 export const showSample = (sample, article, onToken) => {
   const heading = element("h3");

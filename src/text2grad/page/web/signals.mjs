@@ -1,7 +1,7 @@
 // Format the numbers of tokens, filter and sort samples, and encode a view in its address. No DOM.
 import { minus } from "./text.mjs";
 
-export const NAMES = { kl: "KL", logp: "log-probability", logp_change: "change of log-probability", learned: "mask (learned)" };
+const NAMES = { kl: "KL", logp: "log-probability", logp_change: "change of log-probability", learned: "mask (learned)" };
 export const nameOf = (signal) => NAMES[signal] || signal;
 
 export const exact = (value) => (value === null || value === undefined ? "–" : minus(Number(value.toPrecision(4))));

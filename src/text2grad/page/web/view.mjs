@@ -239,15 +239,15 @@ const fetchPage = () =>
     const request = new XMLHttpRequest(); // its document is inert: no script of it runs
     request.responseType = "document";
     request.onload = () => (request.status === 200 && request.response ? done(request.response) : fail(new Error(request.status)));
-    request.onerror = () => fail(new Error("the server is not there"));
+    request.onerror = () => fail(new Error("the server does not answer"));
     request.open("GET", "/");
     request.send();
   });
 
 const takeSections = async () => {
   const current = await fetchPage();
-  for (const section of document.querySelectorAll("main > section, header > .facts")) {
-    const fresh = section.id ? current.getElementById(section.id) : current.querySelector(`header > .${section.className}`);
+  for (const section of document.querySelectorAll("main > section")) {
+    const fresh = current.getElementById(section.id);
     if (section.classList.contains("kept") && fresh?.querySelector("form") && !section.querySelector("form")) location.reload();
     if (!fresh || section.classList.contains("kept") || section.contains(document.activeElement)) continue;
     const open = [...section.querySelectorAll("details")].map((fold) => fold.open);

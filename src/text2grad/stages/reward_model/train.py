@@ -22,7 +22,7 @@ from text2grad.eval.judge import compare_critics
 from text2grad.feedback import Feedback, Source, Span
 from text2grad.jsonl import write_jsonl
 from text2grad.page import signs
-from text2grad.page.quality import FEW_REMARKS
+from text2grad.page.quality import FEW_RECORDS
 from text2grad.policy.adapters import BASE_DIGEST, hash_base_weights
 from text2grad.policy.load import base_model_name, load_policy
 from text2grad.policy.settings import PolicySettings
@@ -136,7 +136,7 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
 def training_records(run: RunFolder) -> list[Feedback]:
     """Return the records to train on; warn on stderr if there are few records of people."""
     train, _ = reward_data(run)
-    if len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+    if len(train) < FEW_RECORDS and any(record.source.kind == "human" for record in train):
         first = f"text2grad train --offline {run.feedback_file}"
         print(f"{len(train)} records are few for a reward model: start with {first}", file=sys.stderr)
     return train

@@ -87,7 +87,7 @@ test("a server that is gone, and a page that is closed, lose nothing and double 
   await outbox.put("a", "", 0, { ...EMPTY, score: 1 });
   server.down = true;
   await outbox.put("a", "", 0, { ...EMPTY, score: -1 });
-  assert.equal(outbox.trouble, "the server is not there");
+  assert.equal(outbox.trouble, "the server does not answer");
   server.down = false;
   const next = outboxOf(server, storage); // the page is opened again; the old one is gone
   next.restore();
