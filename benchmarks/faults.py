@@ -6,14 +6,19 @@ Then the same command runs again without it. Each cell must keep these promises:
 
 - earlier files keep their content, or have the content of an undisturbed run;
 - no answer is paid for twice, except those in flight when the process was killed;
-- the result of the second run equals that of an undisturbed run, or the command says why not;
+- the result of the second run, and of a first run that exits with 0, equals that of an undisturbed
+  run, or the command says why not;
 - exit codes as documented, and errors are one line on stderr, without a traceback.
+
+A fault that does not strike is a violation too. Files that differ between two undisturbed runs are
+not compared; stderr names them.
 
     OMP_NUM_THREADS=1 python benchmarks/faults.py [--sample N] [--seed N] [--only TEXT] [--table]
 
-Without `--sample` all cells are played. `--table` prints the table of docs/faults.md. Full disks
-need the right to mount a small tmpfs (`unshare --mount`); without it these cells are skipped. The
-last line of stdout is one JSON object: cells, played, violations.
+Without `--sample` all cells are played. `--table` prints a table of the results. Full disks need
+the right to mount a small tmpfs (`unshare --mount`); without it these cells are skipped. So is
+garbage where the killed process left no file. The last line of stdout is one JSON object: cells,
+played, violations.
 """
 
 from __future__ import annotations
@@ -44,35 +49,22 @@ sys.path[:0] = [str(ROOT / "tests")]
 from chat_server import GOOD, ChatServer, Reply, responses_file, said  # noqa: E402
 from synthetic_run import write_run  # noqa: E402
 
-STATE = "XDG_STATE_HOME"
-DISK, BALLAST = 96 << 20, "ballast"
-END, SPAWN = "the end", "a child process"
+STATE, DISK = "XDG_STATE_HOME", "FAULTS_DISK"
+DISK_BYTES, BALLAST = 96 << 20, "ballast"
+END, CHILD, REQUEST, STRUCK = "the end", "a child process", "request 3", "the fault has struck"
 SAME_CALL = ("generation_config.json", "chat_template.jinja", "tokenizer_config.json")
 """Files of a model that transformers writes in one call; config.json stands for them."""
 KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
-FILE_FAULTS = (
-    *("killed before", "killed during", "killed after"),
-    *("disk full", "read-only", "slow", "garbage", "SIGTERM", "SIGINT"),
+FAULTS = (
+    *("killed before", "killed during", "killed after", "disk full", "read-only"),
+    *("slow", "wrong answer", "garbage", "SIGTERM", "SIGINT"),
 )
-REQUEST_FAULTS = (
-    *("killed before", "killed during", "killed after", "slow"),
-    *("wrong answer", "garbage", "SIGTERM", "SIGINT"),
-)
-CHILD_FAULTS = ("killed before", "killed during", "slow", "SIGTERM", "SIGINT")
-WHATS = (*FILE_FAULTS[:6], "wrong answer", *FILE_FAULTS[6:], "out of memory")
 IMPOSSIBLE = {
-    ("file", "wrong answer"): "a file does not answer",
-    ("file", "out of memory"): "the kernel kills the process: as killed",
-    ("request", "disk full"): "a request writes nothing: see the journal",
-    ("request", "read-only"): "a request writes nothing: see the journal",
-    ("request", "out of memory"): "the kernel kills the process: as killed",
-    ("child", "killed after"): "a child that has ended cannot be killed",
-    ("child", "disk full"): "the sandbox writes to a private tmpfs: tests/codeverdict",
-    ("child", "read-only"): "the sandbox writes to a private tmpfs: tests/codeverdict",
-    ("child", "wrong answer"): "a program's answer is what is judged: tests/codeverdict",
-    ("child", "garbage"): "forged verdicts: tests/codeverdict/data/forging.txt",
-    ("child", "out of memory"): "hostile programs: tests/codeverdict/data/hostile.txt",
+    "file": ("wrong answer",),
+    "request": ("disk full", "read-only"),
+    "child": ("killed after", "disk full", "read-only", "wrong answer", "garbage"),
 }
+"""The faults that cannot happen at a kind of place, for the reasons in docs/faults.md."""
 
 
 class Scene(NamedTuple):
@@ -81,14 +73,23 @@ class Scene(NamedTuple):
     Attributes:
         words: the command line, with paths relative to the folder; `{url}`: the scripted server.
         prepare: makes the folder; the result is copied for each cell.
-        kinds: places other than files, "request" or "child".
+        places: places other than files.
     """
 
     name: str
     words: tuple[str, ...]
     prepare: Callable[[Path], None]
-    kinds: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     needs_torch: bool = False
+
+
+class Undisturbed(NamedTuple):
+    """The files, sizes and events of an undisturbed run, and the files that no two runs share."""
+
+    files: dict[str, str]
+    sizes: dict[str, int]
+    events: list[str]
+    noise: set[str]
 
 
 class Fault(NamedTuple):
@@ -102,9 +103,19 @@ class Fault(NamedTuple):
 
 class Cell(NamedTuple):
     scene: Scene
-    kind: str
     place: str
     what: str
+
+    @property
+    def kind(self) -> str:
+        return {REQUEST: "request", CHILD: "child"}.get(self.place, "file")
+
+    @property
+    def kills(self) -> bool:
+        """True if the fault kills the command itself."""
+        return self.kind != "child" and (
+            self.what.startswith("killed") or (self.kind == "file" and self.what == "garbage")
+        )
 
 
 class Ended(NamedTuple):
@@ -113,6 +124,10 @@ class Ended(NamedTuple):
     code: int
     err: str
     events: list[str]
+
+    def is_one_line_error(self) -> bool:
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        return len(lines) == 1 and "Traceback" not in self.err
 
 
 # ---- in the child process
@@ -130,8 +145,7 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(log_file(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    trace = os.open(log_file("events"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    hook = Hook(os.path.realpath(folder), trace, fault)
+    hook = Hook(os.path.realpath(folder), fault)
     sys.addaudithook(hook)
     try:
         main(words)
@@ -144,100 +158,106 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
 class Hook:
     """An audit hook that logs what is written below `root`, and causes one fault."""
 
-    def __init__(self, root: str, trace: int, fault: Fault | None) -> None:
-        self.root, self.trace, self.fault = root + os.sep, trace, fault
+    def __init__(self, root: str, fault: Fault | None) -> None:
+        self.root, self.fault = root + os.sep, fault
+        self.trace = os.open(log_file("events"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self.seen = 0
         self.is_read_only = False
 
     def __call__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "open":
-            path, _, flags = arguments
-            if not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                return
-        elif name == "subprocess.Popen":
-            return self.event(SPAWN)
-        elif name in ("os.rename", "os.mkdir"):
-            path = arguments[name == "os.rename"]
-        else:
-            return
+        if name == "subprocess.Popen":
+            self.event(CHILD)
+        elif name == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            self.write(arguments[0])
+        elif name == "os.rename":
+            self.write(arguments[1])
+        elif name == "os.mkdir" and not os.path.exists(arguments[0]):
+            self.write(arguments[0])
+
+    def write(self, path: object) -> None:
         if isinstance(path, str | bytes | os.PathLike):
-            full = os.path.join(os.path.realpath(os.path.dirname(os.fsdecode(path))), os.path.basename(path))
-            is_new = name != "os.mkdir" or not os.path.exists(full)
-            if full.startswith(self.root) and is_new and os.path.basename(full) not in SAME_CALL:
+            folder, name = os.path.split(os.fsdecode(path))
+            full = os.path.join(os.path.realpath(folder), name)
+            if full.startswith(self.root) and name not in SAME_CALL:
                 self.event(re.sub(r"(\.\d+)?\.partial", "", full.removeprefix(self.root)))
 
-    def event(self, place: str) -> None:
-        os.write(self.trace, f"{place}\n".encode())
-        fault = self.fault
-        if fault is None:
-            return
-        if self.is_read_only and place not in (SPAWN, END):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), place)
-        if place == fault.place:
-            self.seen += 1
-            if fault.what == "slow" or self.seen == fault.count + 1:
-                self.strike(fault, place)
+    def log(self, line: str) -> None:
+        os.write(self.trace, f"{line}\n".encode())
 
-    def strike(self, fault: Fault, place: str) -> None:
-        if fault.what.startswith("SIG"):
-            self.fault = None
-            after = 0.3 if place == SPAWN else 0.0
-            number = signal.Signals[fault.what]
-            if after:
-                threading.Timer(after, os.kill, (os.getpid(), number)).start()
-            else:
-                os.kill(os.getpid(), number)
-        elif fault.what == "slow" and place != SPAWN:
+    def event(self, place: str) -> None:
+        self.log(place)
+        if self.is_read_only and place not in (CHILD, END):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), place)
+        if (fault := self.fault) is None or place != fault.place:
+            return
+        self.seen += 1
+        if fault.what == "slow" and place != CHILD:
+            self.log(STRUCK)
             time.sleep(0.3)
-        elif fault.what == "killed during" and place == SPAWN:
+        elif self.seen == fault.count + 1:
             self.fault = None
-            threading.Thread(target=signal_children, args=(signal.SIGKILL,), daemon=True).start()
-        elif fault.what == "slow":
-            self.fault = None
-            threading.Thread(target=signal_children, args=(signal.SIGSTOP, signal.SIGCONT), daemon=True).start()
-        elif place == SPAWN:
-            self.fault = None
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            if place == CHILD:
+                self.strike_child(fault.what)
+            else:
+                self.log(STRUCK)
+                self.strike_file(fault)
+
+    def strike_file(self, fault: Fault) -> None:
+        if fault.what.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[fault.what])
         elif fault.what == "killed during":  # the write that crosses the limit is cut there
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (fault.limit, fault.limit))
-            self.fault = None
         elif fault.what == "disk full":
-            self.fault = None
             fill_disk(Path(self.root).parent / BALLAST)
         elif fault.what == "read-only":
             self.is_read_only = True
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), place)
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), fault.place)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def strike_child(self, what: str) -> None:
+        if what == "killed before":
+            self.log(STRUCK)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        if what == "killed during":
+            numbers = [signal.SIGKILL]
+        elif what == "slow":
+            numbers = [signal.SIGSTOP, signal.SIGCONT]
+        else:
+            numbers = [signal.Signals[what]]
+        is_for_child = not what.startswith("SIG")
+        threading.Thread(target=self.signal_child, args=(numbers, is_for_child), daemon=True).start()
+
+    def signal_child(self, numbers: list[signal.Signals], is_for_child: bool) -> None:
+        """Send signals, a second apart, to all children, or to this process while one runs."""
+        import psutil
+
+        this = psutil.Process()
+        while not (children := this.children(recursive=True)):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        for number in numbers:
+            for process in children if is_for_child else [this]:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+                    self.log(STRUCK)
+            time.sleep(1)
 
 
 def fill_disk(path: Path) -> None:
     """Write to a file until no space is left."""
-    with suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(1 << 20))
-    with suppress(OSError), path.open("ab", buffering=0) as file:
-        while True:
-            file.write(bytes(512))
-
-
-def signal_children(*numbers: int) -> None:
-    """Send signals to all descendants of this process, with a second in between."""
-    import psutil
-
-    children: list[Any] = []
-    while not children:
-        time.sleep(0.2)
-        children = psutil.Process().children(recursive=True)
-    for number in numbers:
-        for child in children:
-            with suppress(psutil.Error):
-                child.send_signal(number)
-        time.sleep(1)
+    for size in (1 << 20, 512):
+        with suppress(OSError), path.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(size))
 
 
 # ---- scenes
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def some_responses(folder: Path) -> None:
@@ -250,38 +270,24 @@ def some_feedback(folder: Path) -> None:
 
 
 def some_remarks(folder: Path) -> None:
-    row = {"prompt": "Why?", "response": "It is so {}.", "critique": "'so {}' is vague", "score": 0.5}
-    rows = [{**row, "response": f"It is so {n}.", "critique": f"'so {n}' is vague"} for n in range(40)]
-    (folder / "remarks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = [
+        {"prompt": "Why?", "response": f"It is so {n}.", "critique": f"'so {n}' is vague", "score": 0.5}
+        for n in range(40)
+    ]
+    write_lines(folder / "remarks.jsonl", rows)
 
 
 def some_programs(folder: Path) -> None:
-    test = "from solution import f\n\ndef test_f():\n    assert f(2) == 4\n"
-    rows = [
-        {
-            "id": f"p{n}",
-            "prompt": "Double it.",
-            "response": f"def f(x):\n    return x * {n}\n",
-            "meta": {"tests": test},
-        }
-        for n in range(1, 5)
-    ]
-    (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    row = {
+        "prompt": "Double it.",
+        "meta": {"tests": "from solution import f\n\ndef test_f():\n    assert f(2) == 4\n"},
+    }
+    programs = [f"def f(x):\n    return x * {n}\n" for n in range(1, 5)]
+    write_lines(folder / "p.jsonl", [{**row, "id": f"p{n}", "response": text} for n, text in enumerate(programs)])
 
 
 def nothing(folder: Path) -> None:
     """An empty folder."""
-
-
-def some_run(*commands: tuple[str, ...]) -> Callable[[Path], None]:
-    """A folder in which these commands were run."""
-
-    def prepare(folder: Path) -> None:
-        for words in commands:
-            ended = start(words, folder)
-            assert ended.code == 0, ended.err
-
-    return prepare
 
 
 QUICK = (
@@ -293,37 +299,28 @@ CHAT = (
     *("--critic.kind", "prompted", "--critic.prompted.model", "gpt-4o", "--task.name", "qa", "--no-canaries"),
     *("--critic.prompted.concurrency", "1", "--critic.prompted.base_url", "{url}"),
 )
-SFT = some_run(("sft", *QUICK))
+PROGRAM = ("--critic.kind", "program", "--task.name", "kodcode")
+
+
+def some_run(folder: Path) -> None:
+    ended = start(("sft", *QUICK), folder)
+    assert ended.code == 0, ended.err
+
+
+def annotate(file: str, *options: str) -> tuple[str, ...]:
+    return ("annotate", "--responses", file, "--out", "out.jsonl", *options)
+
+
 SCENES = (
     Scene("import", ("import", "remarks.jsonl", "--out", "out.jsonl"), some_remarks),
     Scene("export", ("export", "f.jsonl", "--as", "csv", "--out", "out.csv"), some_feedback),
-    Scene(
-        "annotate",
-        ("annotate", "--responses", "r.jsonl", "--out", "out.jsonl", *CHAT),
-        some_responses,
-        ("request",),
-    ),
-    Scene(
-        "annotate (program)",
-        (
-            "annotate",
-            "--responses",
-            "p.jsonl",
-            "--out",
-            "out.jsonl",
-            "--critic.kind",
-            "program",
-            "--task.name",
-            "kodcode",
-        ),
-        some_programs,
-        ("child",),
-    ),
+    Scene("annotate", annotate("r.jsonl", *CHAT), some_responses, (REQUEST,)),
+    Scene("annotate (program)", annotate("p.jsonl", *PROGRAM), some_programs, (CHILD,)),
     Scene("report", ("report", "run"), some_feedback),
     Scene("sft", ("sft", *QUICK), nothing, (), True),
-    Scene("train", ("train", *QUICK), SFT, (), True),
-    Scene("evaluate", ("evaluate", "sft", *QUICK), SFT, (), True),
-    Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), SFT, (), True),
+    Scene("train", ("train", *QUICK), some_run, (), True),
+    Scene("evaluate", ("evaluate", "sft", *QUICK), some_run, (), True),
+    Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), some_run, (), True),
 )
 
 
@@ -335,16 +332,18 @@ class Server(ChatServer):
 
     def __init__(self) -> None:
         super().__init__(self.reply)
-        self.fault: str = ""
+        self.fault = ""
+        self.has_struck = False
         self.client = 0
 
-    def reset(self, fault: str = "") -> None:
+    def reset(self, fault: str) -> None:
         self.turns.clear()
         self.bodies.clear()
-        self.fault = fault
+        self.fault, self.has_struck = fault, False
 
     def reply(self, name: str, turn: int, body: dict[str, Any]) -> Reply:
         fault = self.fault if len(self.bodies) == 3 else ""
+        self.has_struck |= bool(fault)
         if fault.startswith("SIG"):
             os.kill(self.client, signal.Signals[fault])
         elif fault == "killed before":
@@ -363,34 +362,30 @@ class Server(ChatServer):
 
 
 class Player:
-    """Plays cells in `place`, where it keeps the prepared and the undisturbed folder of scenes."""
+    """Plays cells in `place`, where it keeps the prepared folder of each scene."""
 
-    def __init__(self, place: Path, can_fill: bool, seed: int) -> None:
-        self.place, self.can_fill, self.seed = place, can_fill, seed
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.seed = place, seed
         self.folder = place / "cell"
         self.server = Server()
-        self.straight: dict[str, dict[str, str]] = {}
-        self.events: dict[str, list[str]] = {}
-        self.sizes: dict[str, dict[str, int]] = {}
-        self.noise: dict[str, set[str]] = {}
+        self.undisturbed: dict[str, Undisturbed] = {}
 
     def prepare(self, scene: Scene) -> None:
         """Make the folder of a scene, and run its command twice to learn what should come out."""
         prepared = self.place / "prepared" / scene.name
-        prepared.parent.mkdir(exist_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
-        scene.prepare(self.folder)
-        shutil.copytree(self.folder, prepared)
+        prepared.mkdir(parents=True)
+        scene.prepare(prepared)
         results = []
         for _ in range(2):
             self.restore(scene)
             ended = self.run(scene)
             assert ended.code == 0, (scene.name, ended.err)
             results.append(contents(self.folder))
-        self.straight[scene.name], self.events[scene.name] = results[0], ended.events
-        self.noise[scene.name] = {name for name in results[0] if results[0][name] != results[1].get(name)}
-        self.sizes[scene.name] = {name: (self.folder / name).stat().st_size for name in results[0]}
+        files, other = results
+        noise = {name for name in files if files[name] != other.get(name)}
+        sizes = {name: (self.folder / name).stat().st_size for name in other}
+        self.undisturbed[scene.name] = Undisturbed(files, sizes, ended.events, noise)
+        print(f"{scene.name}: not compared: {', '.join(sorted(noise)) or 'nothing'}", file=sys.stderr)
 
     def restore(self, scene: Scene) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -402,52 +397,55 @@ class Player:
 
     def cells(self, scene: Scene) -> Iterator[Cell]:
         """Yield the cells of a scene that exist."""
-        files = dict.fromkeys(event for event in self.events[scene.name] if event not in (END, SPAWN))
-        for place in files:
-            yield from (Cell(scene, "file", place, what) for what in FILE_FAULTS)
-        if "request" in scene.kinds:
-            yield from (Cell(scene, "request", "request 3", what) for what in REQUEST_FAULTS)
-        if "child" in scene.kinds:
-            yield from (Cell(scene, "child", SPAWN, what) for what in CHILD_FAULTS)
+        files = dict.fromkeys(self.undisturbed[scene.name].events).keys() - {END, CHILD}
+        for place in [*sorted(files), *scene.places]:
+            cells = [Cell(scene, place, what) for what in FAULTS]
+            yield from (cell for cell in cells if cell.what not in IMPOSSIBLE[cell.kind])
 
     def play(self, cell: Cell) -> list[str] | None:
-        """Return the broken promises of a cell; None if it cannot be played here."""
+        """Return the broken promises of a cell; None if it cannot be played."""
         scene = cell.scene
-        if cell.what == "disk full" and not self.can_fill:
+        if cell.what == "disk full" and DISK not in os.environ:
             return None
         self.restore(scene)
-        before, straight = contents(self.folder), self.straight[scene.name]
-        self.server.reset(cell.what if cell.kind == "request" else "")
-        first = self.run(scene, None if cell.kind == "request" else self.fault(cell))
+        before, (straight, _, _, noise) = contents(self.folder), self.undisturbed[scene.name]
+        is_request = cell.kind == "request"
+        self.server.reset(cell.what if is_request else "")
+        first = self.run(scene, None if is_request else self.fault(cell))
         (self.place / BALLAST).unlink(missing_ok=True)
+        has_struck = self.server.has_struck or STRUCK in first.events
+        if not has_struck or (cell.kills and first.code not in KILLED):
+            return [f"the fault did not strike: exit code {first.code} {first.err[-300:]}"]
         broken = check_exit(cell, first)
+        if first.code == 0:
+            broken += self.differences(cell)
         after = contents(self.folder)
         for name, content in before.items():
             is_kept = after.get(name) in (content, straight.get(name)) or after.get(name, "").startswith(content)
-            if not is_kept and name not in self.noise[scene.name]:
+            if not is_kept and name not in noise:
                 broken.append(f"lost {name}")
-        if cell.what == "garbage" and cell.kind == "file" and (self.folder / cell.place).is_file():
-            data = (self.folder / cell.place).read_bytes()
-            (self.folder / cell.place).write_bytes(
-                data[: len(data) // 2] + b"\x00\xff garbage" + data[len(data) // 2 + 10 :]
-            )
+        if cell.kind == "file" and cell.what == "garbage":
+            damaged = self.folder / cell.place
+            if not damaged.is_file():
+                return None
+            data = damaged.read_bytes()
+            half = len(data) // 2
+            damaged.write_bytes(data[:half] + b"\x00\xff garbage" + data[half + 10 :])
         self.server.fault = ""
         again = self.run(scene)
-        if again.code:
-            is_told = again.code == 1 and len(error_lines(again)) == 1 and "Traceback" not in again.err
-            is_told &= cell.what == "garbage" or not self.differences(cell)
-            broken += [] if is_told else [f"the second run exits with {again.code}: {again.err[-300:]}"]
-        else:
+        if again.code == 0:
             broken += self.differences(cell)
-        paid_twice = sum(count - 1 for count in self.server.turns.values() if count > 1)
+        elif again.code != 1 or not again.is_one_line_error() or cell.what != "garbage":
+            broken.append(f"the second run exits with {again.code}: {again.err[-300:]}")
+        paid_twice = sum(count - 1 for count in self.server.turns.values())
         if paid_twice > (cell.what != "slow"):
             broken.append(f"{paid_twice} answers paid twice")
         return broken
 
     def differences(self, cell: Cell) -> list[str]:
         """Return how the folder differs from that of an undisturbed run."""
-        name = cell.scene.name
-        result, straight, ignored = contents(self.folder), self.straight[name], set(self.noise[name])
+        result, straight = contents(self.folder), self.undisturbed[cell.scene.name].files
+        ignored = set(self.undisturbed[cell.scene.name].noise)
         if cell.kind == "request":  # the journal and the usage also count the failed attempt
             ignored |= {file for file in straight if file.endswith(".journal")}
             result, straight = (
@@ -461,16 +459,15 @@ class Player:
 
     def fault(self, cell: Cell) -> Fault:
         """Return the fault of a cell, at a moment drawn from the seed."""
+        _, sizes, events, _ = self.undisturbed[cell.scene.name]
         if cell.what in ("killed after", "garbage"):
-            events = self.events[cell.scene.name]
             last = len(events) - 1 - events[::-1].index(cell.place)
             following = events[last + 1]
             return Fault("killed after", following, events[: last + 1].count(following))
-        size = self.sizes[cell.scene.name].get(cell.place, 0)
-        place = self.place / "prepared" / cell.scene.name / cell.place
-        old = place.stat().st_size if place.is_file() else 0
-        limit = random.Random(f"{self.seed} {cell.scene.name} {cell.place}").randrange(old, max(size, old + 1))
-        return Fault(cell.what, cell.place, 0, limit)
+        old_file = self.place / "prepared" / cell.scene.name / cell.place
+        old = old_file.stat().st_size if old_file.is_file() else 0
+        moment = random.Random(f"{self.seed} {cell.scene.name} {cell.place}")
+        return Fault(cell.what, cell.place, 0, moment.randrange(old, max(sizes.get(cell.place, 0), old + 1)))
 
 
 def start(words: tuple[str, ...], folder: Path, fault: Fault | None = None, server: Server | None = None) -> Ended:
@@ -495,23 +492,17 @@ def log_file(name: str) -> Path:
     return Path(os.environ[STATE]) / name
 
 
-def error_lines(ended: Ended) -> list[str]:
-    return [line for line in ended.err.splitlines() if line.startswith("error: ")]
-
-
 def check_exit(cell: Cell, ended: Ended) -> list[str]:
     """Return what is wrong with the exit code and stderr of the run with the fault."""
-    if ended.code in KILLED and (cell.what.startswith("killed") or cell.what == "garbage"):
-        return []
-    if cell.what == "killed before" and cell.kind != "child":
-        return ["the fault did not strike"]
-    broken = ["traceback: " + ended.err[-300:]] if "Traceback" in ended.err else []
-    expected = {"SIGTERM": (143, -signal.SIGTERM), "SIGINT": (130,)}.get(cell.what, (1,))
-    if ended.code not in (0, *expected) and not (cell.kind != "file" and ended.code == 3):
-        broken.append(f"exit code {ended.code}: {ended.err[-300:]}")
-    if ended.code == 1 and len(error_lines(ended)) != 1:
-        broken.append("no error line, or several: " + ended.err[-300:])
-    return broken
+    signals = {"SIGTERM": (143, -signal.SIGTERM), "SIGINT": (130,)}
+    allowed = {0, *(KILLED if cell.kills else signals.get(cell.what, (1,)))}
+    if cell.kind != "file":
+        allowed.add(3)
+    if ended.code not in allowed or "Traceback" in ended.err:
+        return [f"exit code {ended.code}: {ended.err[-300:]}"]
+    if ended.code == 1 and not ended.is_one_line_error():
+        return [f"no error line, or several: {ended.err[-300:]}"]
+    return []
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -526,48 +517,36 @@ def contents(folder: Path) -> dict[str, str]:
     return files
 
 
-def mount_disk() -> bool:
-    """Start this program again where it may mount a small disk; False if that is not possible."""
-    if "FAULTS_DISK" in os.environ:
-        place = os.environ["FAULTS_DISK"]
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", place], check=False)
-        return mounted.returncode == 0
+def restart_on_small_disk() -> None:
+    """Start this program again with a small disk mounted; return if that is not possible."""
     unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user"))]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode
-    ):
-        return False
     with tempfile.TemporaryDirectory() as place:
-        environment = {**os.environ, "FAULTS_DISK": place}
-        sys.exit(subprocess.run([*unshare, sys.executable, *sys.argv], env=environment, check=False).returncode)
+        mount = f"mount -t tmpfs -o size={DISK_BYTES} none {place}"
+        if shutil.which("unshare") and not subprocess.run([*unshare, *mount.split()], check=False).returncode:
+            again = ["sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, *sys.argv]
+            done = subprocess.run([*unshare, *again], env={**os.environ, DISK: place}, check=False)
+            sys.exit(done.returncode)
 
 
-def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace, can_fill: bool) -> int:
+def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace) -> int:
+    """Play the chosen cells, print the results, and return the exit code."""
     preload = ["text2grad.cli", "psutil"]
     if any(scene.needs_torch for scene in scenes):
         preload += ["torch", "transformers", "peft", "text2grad.stages.train", "text2grad.stages.merge"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
-    player = Player(place, can_fill, options.seed)
+    player = Player(place, options.seed)
     for scene in scenes:
         player.prepare(scene)
-        noise = player.noise[scene.name]
-        print(f"{scene.name}: not compared: {', '.join(sorted(noise)) or 'nothing'}", file=sys.stderr)
     cells = [cell for scene in scenes for cell in player.cells(scene)]
-    chosen = cells
-    if options.sample and options.sample < len(cells):
-        chosen = random.Random(options.seed).sample(cells, options.sample)
+    count = min(options.sample or len(cells), len(cells))
+    chosen = cells if count == len(cells) else random.Random(options.seed).sample(cells, count)
     results: dict[Cell, list[str] | None] = {}
     for cell in chosen:
         began = time.monotonic()
-        results[cell] = player.play(cell)
-        line = "; ".join(results[cell] or ()) or ("not played" if results[cell] is None else "ok")
-        seconds = time.monotonic() - began
-        print(
-            f"{cell.scene.name} | {cell.place} | {cell.what} | {seconds:.1f} s | {line}",
-            file=sys.stderr,
-            flush=True,
-        )
+        results[cell] = broken = player.play(cell)
+        outcome = "not played" if broken is None else "; ".join(broken) or "ok"
+        seconds = f"{time.monotonic() - began:.1f} s"
+        print(cell.scene.name, cell.place, cell.what, seconds, outcome, sep=" | ", file=sys.stderr, flush=True)
     if options.table:
         print_table(results)
     violations = sum(bool(broken) for broken in results.values())
@@ -578,16 +557,15 @@ def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace, ca
 
 def print_table(results: dict[Cell, list[str] | None]) -> None:
     """Print the results as a Markdown table with one row for each place."""
-    print("| command | where | " + " | ".join(WHATS) + " |\n| --- | --- |" + " --- |" * len(WHATS))
-    rows = dict.fromkeys((cell.scene, cell.kind, cell.place) for cell in results)
-    for scene, kind, place in rows:
-        marks = [mark(results, Cell(scene, kind, place, what)) for what in WHATS]
+    print("| command | where | " + " | ".join(FAULTS) + " |\n| --- | --- |" + " --- |" * len(FAULTS))
+    for scene, place in dict.fromkeys((cell.scene, cell.place) for cell in results):
+        marks = [mark(results, Cell(scene, place, what)) for what in FAULTS]
         print(f"| {scene.name} | {place} | " + " | ".join(marks) + " |")
 
 
 def mark(results: dict[Cell, list[str] | None], cell: Cell) -> str:
-    if cell not in results or results[cell] is None:
-        return "–" if (cell.kind, cell.what) in IMPOSSIBLE else "not played"
+    if results.get(cell) is None:
+        return "–" if cell.what in IMPOSSIBLE[cell.kind] else "not played"
     return "**broken**" if results[cell] else "ok"
 
 
@@ -598,17 +576,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of commands, separated by commas")
     parser.add_argument("--table", action="store_true", help="print a table")
     options = parser.parse_args()
-    can_fill = mount_disk()
-    scenes = [
-        scene for scene in SCENES if scene.name in (options.only.split(",") if options.only else [scene.name])
-    ]
+    names = options.only.split(",") if options.only else [scene.name for scene in SCENES]
+    if unknown := set(names) - {scene.name for scene in SCENES}:
+        parser.error(f"no such command: {', '.join(sorted(unknown))}")
+    if DISK not in os.environ:
+        restart_on_small_disk()
     with (
-        tempfile.TemporaryDirectory(dir=os.environ.get("FAULTS_DISK")) as place,
+        tempfile.TemporaryDirectory(dir=os.environ.get(DISK)) as place,
         tempfile.TemporaryDirectory() as state,
     ):
         os.environ |= {STATE: state, "OPENAI_API_KEY": "sk-test"}
-        code = play_cells(Path(place), scenes, options, can_fill)
-    sys.exit(code)
+        sys.exit(play_cells(Path(place), [scene for scene in SCENES if scene.name in names], options))
 
 
 if __name__ == "__main__":
