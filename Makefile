@@ -78,10 +78,12 @@ dist:  ## build the wheel and the source archive in dist/
 	build/dist/bin/python -m build --outdir dist . > build/dist/log || { cat build/dist/log; exit 1; }
 	build/dist/bin/python -m twine check --strict dist/*
 
-# WHEEL_EXTRAS= for the core alone. Nothing of this folder is on the path: what is missing in the wheel is missed.
+# WHEEL_EXTRAS= for the core alone. Nothing of this folder is on the path: what is missing in the wheel is missed, and
+# pip does not take src, with the metadata that `make dist` leaves there, for an installed text2grad.
 WHEEL_EXTRAS ?= [train]
+wheel: export PYTHONPATH :=
 wheel: dist  ## install the wheel in an empty environment and use it
-	$(PYTHON) -m venv build/wheel
+	$(PYTHON) -m venv --clear build/wheel
 	build/wheel/bin/python -m pip install --quiet --retries 1 "$$(echo dist/*.whl)$(WHEEL_EXTRAS)" $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	cd build/wheel && $(if $(WHEEL_EXTRAS),bin/text2grad doctor && bin/text2grad demo --quick,bin/text2grad --help)
 
