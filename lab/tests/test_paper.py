@@ -74,7 +74,7 @@ def test_the_page_names_steps_of_the_list_and_its_totals() -> None:
     named = set(re.findall(r"`((?:slf5k|kodcode|ultrafeedback|mistral)/[\w+]+)`", page))
     assert len(named) > 20 and named <= names
     for line in steps.table(STEPS, 2.5):
-        assert line in page, f"python lab/text2grad_lab/paper --plan says: {line}"
+        assert line in page, f"python -m text2grad_lab paper --plan prints: {line}"
 
 
 @cache
@@ -83,19 +83,19 @@ def configuration(words: tuple[str, ...]) -> Config | None:
 
 
 WRONG = {
-    "an option that is none": ("train --config slf5k --nmae x", "exit code 2: error: unknown option --nmae"),
+    "an unknown option": ("train --config slf5k --nmae x", "exit code 2: error: unknown option --nmae"),
     "a split of another task": (
         "choices {base} --config ultrafeedback --task.split [0.3,0.5,0.2]",
         "exit code 1: error: task 'text2grad_lab.benchmarks.arc:ARC' has predefined splits",
     ),
-    "a data set that is none": (
+    "an unknown data set": (
         "evaluate sft --config slf5k --task.data no/such",
-        "exit code 1: error: the list names no",
+        "exit code 1: error: no split",
     ),
-    "a policy that nobody trained": ("evaluate nobody --config slf5k", "exit code 1: error: no policy 'nobody'"),
-    "a file that is not there": ("refine runs/no.jsonl --config slf5k", "exit code 1: error: no feedback in"),
+    "an untrained policy": ("evaluate nobody --config slf5k", "exit code 1: error: no policy 'nobody'"),
+    "a missing file": ("refine runs/no.jsonl --config slf5k", "exit code 1: error: no feedback in"),
 }
-"""Steps that would fail on the node, whatever was paid for before them, and with which line."""
+"""Commands of wrong steps, and the error lines that they fail with."""
 
 
 def checked(chosen: Sequence[steps.Step]) -> None:
@@ -210,7 +210,7 @@ def test_a_step_that_ended_well_is_not_run_again(
     monkeypatch.setattr(steps, "gpu_here", lambda: True)
     monkeypatch.setenv("CODE", "1")
     assert paper() == 1 and not steps.NOTES.exists()
-    assert "slf5k/sft ended with 1" in capfd.readouterr().err
+    assert "slf5k/sft failed (exit code 1)" in capfd.readouterr().err
     monkeypatch.setenv("CODE", "3")
     assert paper() == paper() == 0
     assert (tmp_path / "ran").read_text().splitlines() == ["sft --config slf5k --json"] * 2

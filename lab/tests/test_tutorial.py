@@ -11,9 +11,9 @@ from text2grad_lab.experiments.tutorial_figure import differences, draw, run_pag
 
 def test_the_tutorial_prints_what_it_shows_and_can_be_drawn() -> None:
     blocks, variables = run_page("tiny")
-    shown = [block for block in blocks if block.shown and not block.pretrained]
-    assert len(shown) == 4
-    assert [differences(block.shown, block.printed, 0.05) for block in shown] == [[]] * 4
+    documented = [block for block in blocks if block.documented and not block.pretrained]
+    assert len(documented) == 4
+    assert [differences(block.documented, block.printed, 0.05) for block in documented] == [[]] * 4
     figure = ElementTree.fromstring(draw(variables))
     assert {critique.text for critique in variables["critiques"]} <= {element.text for element in figure.iter()}
 

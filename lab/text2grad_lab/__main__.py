@@ -27,8 +27,7 @@ def register() -> None:
 
 
 def repeat_listed(words: Sequence[str]) -> list[str]:
-    """Write `--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser
-    takes."""
+    """Rewrite `--methods sft dpo` as `--methods sft --methods dpo` for the parser."""
     result: list[str] = []
     option = ""
     for word in words:

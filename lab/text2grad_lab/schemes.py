@@ -9,10 +9,9 @@ from text2grad.feedback import Critique
 
 
 def verdict_signs(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """Spans say where, the verdict says in which direction: every marked token gets the sign of the
-    score.
+    """Reward every marked token with the sign of the score; the labels of the spans are ignored.
 
-    A critique without a score, or with a score of 0, pays nothing for its spans.
+    The spans of a critique without a score, or with a score of 0, earn nothing.
     """
     sign = int(np.sign(critique.score or 0.0))
     spans = [span.model_copy(update={"label": sign}) for span in critique.spans if span.label and sign]

@@ -31,7 +31,7 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     assert recipe_of(of()) == recipe_of(of("--run.threads=7")) != recipe_of(of("--ppo.lr=1e-3"))
     refuse_other_recipe(of())
     refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
-    with pytest.raises(SystemExit, match="made with other settings: take another --out"):
+    with pytest.raises(SystemExit, match="made with other settings: choose another --out"):
         refuse_other_recipe(of("--sft.epochs=9"))
     refuse_other_recipe(of())
 
@@ -194,9 +194,9 @@ Z_MAP = '{"critique": "", "good_spans": [], "poor_spans": ["It"]}'
 DENSE = '{"words": [["It", -1], ["is", 0], ["so.", 0]]}'
 
 
-# Feedback of one's own
+# A user's own feedback
 
-ASKED = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due on Friday.\nWrite the reply.'
+MAIL = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due on Friday.\nWrite the reply.'
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ ASKED = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due o
     ],
 )
 def test_the_judge_of_replies_wants_what_was_asked_and_nothing_else(reply: str, score: float) -> None:
-    assert own_data.score_reply(ASKED, reply) == pytest.approx(score)
+    assert own_data.score_reply(MAIL, reply) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -262,30 +262,32 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> 
         ({"fit": False, "spans_alone": None}, []),
     ],
 )
-def test_a_walk_does_what_the_gate_says(tmp_path: Path, gate: dict[str, Any], settings: list[str]) -> None:
+def test_options_follow_the_gate(tmp_path: Path, gate: dict[str, Any], settings: list[str]) -> None:
     (tmp_path / "mine" / "reward_model").mkdir(parents=True)
     (tmp_path / "mine" / "reward_model" / "gate.json").write_text(json.dumps(gate))
-    assert own_data.as_the_gate_says(tmp_path) == settings
+    assert own_data.options_after_gate(tmp_path) == settings
 
 
-def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_commands_are_not_repeated_and_other_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[list[str]] = []
 
-    def once(command: list[str], log: Path, folder: Path) -> tuple[int, float]:
+    def run_once(command: list[str], log: Path, folder: Path) -> tuple[int, float]:
         ran.append(command[3:])
         log.write_text("one\nerror: it broke\n", "utf-8")
         return int("break" in command), 12.4
 
-    monkeypatch.setattr(own_data, "run_command", once)
+    monkeypatch.setattr(own_data, "run_command", run_once)
     for _ in range(2):
-        walk = own_data.Walk(tmp_path)
-        walk.run("sft", "--run.seed", "0")
-        assert walk.took[0]["peak_mb"] == 12
+        commands = own_data.Commands(tmp_path)
+        commands.run("sft", "--run.seed", "0")
+        assert commands.summaries[0]["peak_mb"] == 12
     assert ran == [["sft", "--run.seed", "0"]]
-    with pytest.raises(SystemExit, match="take another --out"):
-        own_data.Walk(tmp_path).run("sft", "--run.seed", "1")
+    with pytest.raises(SystemExit, match="choose another --out"):
+        own_data.Commands(tmp_path).run("sft", "--run.seed", "1")
     with pytest.raises(SystemExit, match="break: error: it broke"):
-        walk.run("break")
+        commands.run("break")
     assert not (tmp_path / "done" / "1_break.json").exists()
-    refused = walk.run("break", may_fail=True)
+    refused = commands.run("break", may_fail=True)
     assert (refused["code"], refused["last"]) == (1, "error: it broke")

@@ -1,8 +1,9 @@
-"""Compare methods on one task with the same feedback: shared work once per seed, then each method.
+"""Compare methods on one task with the same feedback.
 
-Stages run as separate single-threaded commands, several in parallel. Each success is recorded with
-a digest of its settings, so that the same command resumes where it stopped. Figures are on held-out
-problems; differences to text2grad are paired by seed and problem.
+Shared work is done once per seed, then each method runs. Stages run as separate single-threaded
+commands, several in parallel. Each success is recorded with a digest of its settings, so that the
+same command resumes where it stopped. Figures are on held-out problems; differences to text2grad
+are paired by seed and problem.
 """
 
 from __future__ import annotations

@@ -39,9 +39,8 @@ class Compare(Stage, ConfiguredCommand):
 
     \b
     Examples:
-      python -m text2grad_lab compare --methods sft scalar grpo dpo text2grad --tries 3 --run.folder
-      runs/compared python -m text2grad_lab compare --config mine.yaml --methods sft offline
-      text2grad --plan
+      python -m text2grad_lab compare --methods sft scalar grpo dpo text2grad --tries 3
+      python -m text2grad_lab compare --config mine.yaml --methods sft offline text2grad --plan
     """
 
     methods: list[str] = option("--methods NAME ...", "sft, scalar, grpo, dpo, text2grad, ...", COMPARED)

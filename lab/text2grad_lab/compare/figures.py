@@ -201,7 +201,7 @@ def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
     lines += map(_line, cells_of(figures))
     if shares := {name: share for name, share in figures.get("rollout_shares", {}).items() if share is not None}:
         reached = ", ".join(f"{METHODS.get(name, name)} {share:.3f}" for name, share in shares.items())
-        lines += ["", f"share of scalar PPO's rollouts to its last sampled measure: {reached}"]
+        lines += ["", f"share of scalar PPO's rollouts needed to reach its last sampled measure: {reached}"]
     if rows := times.time_rows(figures.get("times", {}), METHODS):
         lines += ["", _line(times.HEAD), _line(["---"] * len(times.HEAD)), *map(_line, rows)]
     return "\n".join([*lines, *(f"\nwarning: {line}" for line in figures.get("signs", ()))]) + "\n"

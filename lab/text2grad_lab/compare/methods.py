@@ -115,7 +115,7 @@ MODELS = {"reward_model": REWARD_MODEL, "scalar_model": "scalar model"}
 UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
 METHODS = {
-    "base": "as it came",
+    "base": "base model",
     "sft": "SFT",
     "reflection": "SFT + reflection",
     "rejection": "rejection sampling",

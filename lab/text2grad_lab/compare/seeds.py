@@ -135,7 +135,7 @@ class Seed:
         write_json(
             self.record_file(name), {"digest": self.digest(name), **cost, "some_records_failed": some_failed}
         )
-        failures = f"; some records failed, their number is in {log}" if some_failed else ""
+        failures = f"; some records failed, see {log}" if some_failed else ""
         print(f"{self.folder.name}: {name} ({cost['seconds']:.0f} s{failures})", file=sys.stderr, flush=True)
 
     def _failure(self, name: str, code: int, log: Path) -> UserError:

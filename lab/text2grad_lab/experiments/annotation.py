@@ -93,21 +93,21 @@ def options() -> argparse.Namespace:
 
 
 def arms_of(args: argparse.Namespace) -> list[str]:
-    """All arms, in the order in which they are trained."""
+    """Return all arms in the order of training."""
     noise = [f"{kind}_{round(100 * share)}" for kind in args.kinds for share in args.shares]
     teachers = [TEACHER + name for name in args.teachers]
     return [CLEAN, *noise, *teachers]
 
 
 def change(source: str, arm: str, target: str, seed: int) -> None:
-    """Write the records of a file as an arm with noise has them.
+    """Write the records of a file with the noise of an arm.
 
     Raises:
         SystemExit: there is no such arm, or the file has no records.
     """
     kind, _, percent = arm.partition("_")
     if kind not in KINDS or not percent.isdecimal():
-        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and per cent: flip_10)")
+        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and a percentage: flip_10)")
     try:
         write_jsonl(Path(target), records_of(arm, list(read_jsonl(Path(source), Feedback)), seed))
     except UserError as error:
@@ -115,7 +115,7 @@ def change(source: str, arm: str, target: str, seed: int) -> None:
 
 
 def of_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
-    """The rows of one seed: its reward models, then its policies."""
+    """Yield the rows of one seed: its reward models, then its policies."""
     start = config_of(args, seed, SFT)
     prepare(start)
     for arm in arms:
@@ -127,14 +127,14 @@ def of_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterato
 
 
 def config_of(args: argparse.Namespace, seed: int, arm: str) -> Config:
-    """The demo's settings for one arm, in a folder of its own."""
+    """Return the demo's configuration with a separate run folder for an arm."""
     folder = args.out / f"seed-{seed}-{arm}"
     words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": args.steps}
     return configured("demo", words, args.set)
 
 
 def prepare(config: Config) -> None:
-    """The SFT policy of a seed, and what the tests say of its answers."""
+    """Train the SFT policy of a seed and annotate its answers, if missing."""
     refuse_other_recipe(config)
     if not (config.run.folder / "sft" / "policy").is_dir():
         run_sft(config)
@@ -143,7 +143,7 @@ def prepare(config: Config) -> None:
 
 
 def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
-    """One row: that of the folder, if made with these settings, or made now."""
+    """Return the recorded row with the same settings, or a new one."""
     results = out / "results.jsonl"
     unread = LATER if what == "reward_model" else frozenset()
     key = {"what": what, "seed": seed, "arm": arm, "recipe": recipe_of(config, unread)}
@@ -157,8 +157,7 @@ def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: C
 
 
 def reward_model(config: Config, arm: str, start: Config) -> Row:
-    """Train a reward model on the records of an arm; its rates on the held-out records, which are
-    as they were."""
+    """Train a reward model on the records of an arm; return its rates on held-out records."""
     refuse_other_recipe(config)
     records = list(read_jsonl(start.run.folder / TRAIN, Feedback))
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
@@ -190,10 +189,10 @@ def without_solution(example: Example) -> Example:
 
 
 def with_first_test(example: Example) -> Example:
-    """The example with the first of its test functions alone."""
+    """Remove all but the first test function of an example."""
     module = ast.parse(example.meta["tests"])
-    names = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
-    module.body = [node for node in module.body if node not in names[1:]]
+    tests = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    module.body = [node for node in module.body if node not in tests[1:]]
     return example.model_copy(update={"meta": {**example.meta, "tests": ast.unparse(module)}})
 
 
@@ -201,7 +200,7 @@ TEACHERS: dict[str, Callable[[Example], Example]] = {"tests": without_solution, 
 
 
 def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
-    """The training records as an arm has them."""
+    """Return the training records of an arm."""
     if arm == CLEAN:
         return list(records)
     kind, _, percent = arm.partition("_")
@@ -213,18 +212,20 @@ def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedbac
 
 
 def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
-    """The records, a share of them with the critique of an answer to another problem."""
+    """Return the records, a share of them with the critique of an answer to another problem."""
     rng = random.Random(f"{seed}/irrelevant")
-    hit = set(rng.sample(range(len(records)), round(share * len(records))))
+    altered = set(rng.sample(range(len(records)), round(share * len(records))))
     with_critique = [record for record in records if record.error is None]
     return [
-        with_critique_of(record, with_critique, rng) if n in hit else record for n, record in enumerate(records)
+        with_critique_of(record, with_critique, rng) if n in altered else record for n, record in enumerate(records)
     ]
 
 
 def with_critique_of(record: Feedback, candidates: Sequence[Feedback], rng: random.Random) -> Feedback:
-    """The answer with what was said of another; a quote counts where it first occurs in this
-    answer, if it does."""
+    """Return a record with the critique of another answer.
+
+    Spans are placed at the first occurrence of their quotes; those without one are removed.
+    """
     other = rng.choice([candidate for candidate in candidates if candidate.prompt != record.prompt])
     places = [(record.response.find(span.text), span) for span in other.spans]
     spans = [
@@ -237,7 +238,7 @@ def with_critique_of(record: Feedback, candidates: Sequence[Feedback], rng: rand
 
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
-    """The share of the records whose answer or judgement an arm changed."""
+    """Return the share of the records whose answer or judgement an arm changed."""
     changed = sum(_content(old) != _content(new) for old, new in zip(before, after, strict=True))
     return round(changed / len(before), 4)
 
@@ -264,7 +265,7 @@ NOT_FIGURES = frozenset({"what", "seed", "arm", "recipe", "cpu_seconds", "record
 
 
 def summary(rows: Sequence[Row]) -> Row:
-    """Every figure of every arm: its mean, and its value on each seed."""
+    """Return the mean and the values by seed of every figure of every arm."""
     means: Row = {"reward_model": {}, "policy": {}}
     for row in rows:
         arm = means[row["what"]].setdefault(row["arm"], {})

@@ -8,10 +8,10 @@ less likely, or a wrong one more likely.
     python -m text2grad_lab.experiments.credit_signs RUN ... [--runs runs/compared] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
-RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. The last line
-of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and
-`push` (mean advantage in the right direction; a step's root mean square is 1 unless
-`ppo.normalisation` is `none`), over all seeds. Kinds: `passing` (all tokens in answers that pass),
+RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. The last line of stdout is one JSON
+object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean advantage in
+the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
+seeds. Kinds: `passing` (all tokens in answers that pass),
 `right` and `wrong` (marked tokens in answers that fail). With --figure the first strips of the
 training problem ID in the first seed's runs are drawn as well.
 """
@@ -65,7 +65,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--figure", type=Path, metavar="FILE")
     args = parser.parse_args()
     if bool(args.answer) != bool(args.figure):
-        parser.error("--answer and --figure come together")
+        parser.error("--answer and --figure need each other")
     return args
 
 
@@ -74,15 +74,15 @@ def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
     if not path.is_file():
         raise SystemExit(f"no {path} (python -m text2grad_lab compare --run.folder {runs})")
     strips = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [strip for strip in strips if not strip.get("probe")]  # nothing is learned from those
+    return [strip for strip in strips if not strip.get("probe")]  # the policy does not learn from probes
 
 
 def strip_of(args: argparse.Namespace, name: str) -> Strip:
-    """The first strip of one problem, with its advantages."""
+    """Return the first strip of one problem, with its advantages."""
     strips = strips_of(args.runs, args.seeds[0], name)
     if not (matches := [strip for strip in strips if strip["id"] == args.answer]):
         raise SystemExit(
-            f"{name} has no strip of {args.answer}, but of {', '.join(s['id'] for s in strips[:8])} ..."
+            f"{name} has no strip of {args.answer} (available: {', '.join(s['id'] for s in strips[:8])} ...)"
         )
     return Strip(
         f"{name.partition('-')[0]}, step {matches[0]['step'] + 1}", matches[0]["tokens"], matches[0]["advantage"]
@@ -90,7 +90,7 @@ def strip_of(args: argparse.Namespace, name: str) -> Strip:
 
 
 def signed_advantages(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
-    """The marked tokens of one seed's strips: run, kind, advantages times labels."""
+    """Yield the marked tokens of one seed's strips: run, kind, advantages times labels."""
     config = load_config(runs / f"seed-{seed}" / "done" / f"{names[0]}.yaml")
     examples = {example.id: example for example in RunFolder.of(config).task().examples("train")}
     with critic_factory(config, "program") as factory, factory.open() as critic:
@@ -103,9 +103,8 @@ def signed_advantages(runs: Path, seed: int, names: list[str]) -> Iterator[tuple
 
 
 def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[SignedAdvantages]:
-    """The marked tokens of one answer: its kind, and advantages that are positive where they push
-    the right way."""
-    if strip["failure"]:  # it could not be judged, and taught nothing
+    """Yield kinds of marked tokens with their advantages, positive in the right direction."""
+    if strip["failure"]:  # not judged, so the policy did not learn from it
         return
     aligned = Aligned.of(strip["response"], np.array(strip["starts"]), np.array(strip["ends"]))
     labels, advantages = token_labels(verdict.spans, aligned), np.array(strip["advantage"])
@@ -117,15 +116,15 @@ def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[SignedAdvant
 
 
 def summary(signed: list[np.ndarray]) -> dict[str, float]:
-    every = np.concatenate(signed) if signed else np.zeros(0)
-    if not every.size:
+    advantages = np.concatenate(signed) if signed else np.zeros(0)
+    if not advantages.size:
         return {"tokens": 0}
-    wrong, push = float((every < 0).mean()), float(every.mean())
-    return {"tokens": int(every.size), "wrong_sign": round(wrong, 4), "push": round(push, 3)}
+    wrong, push = float((advantages < 0).mean()), float(advantages.mean())
+    return {"tokens": int(advantages.size), "wrong_sign": round(wrong, 4), "push": round(push, 3)}
 
 
 class Strip(NamedTuple):
-    """One answer as one method saw it: its tokens' texts and the numbers they got."""
+    """The texts of an answer's tokens, and a number for each."""
 
     title: str
     tokens: Sequence[str]
@@ -133,8 +132,7 @@ class Strip(NamedTuple):
 
 
 def tokens_svg(strips: Sequence[Strip]) -> str:
-    """Answers below each other, every token on a ground of its number: green above 0, red below, in
-    proportion."""
+    """Return an SVG of the answers with token backgrounds: green above 0, red below."""
     parts: list[str] = []
     y, width = MARGIN, 0.0
     for strip in strips:

@@ -1,7 +1,6 @@
-"""Noise in the spans of any critic, to measure how much of it the method bears.
+"""Noise in the spans of any critic, to measure how much of it the method tolerates.
 
-The command line takes it as a critic, by its module: a fifth of the labels of the program critic
-flipped is
+For the program critic with a fifth of its labels flipped:
 
     --critic.kind text2grad_lab.experiments.noisy_critic:flip_20_of_program
 """
@@ -39,7 +38,7 @@ class NoiseSettings(Settings):
     kind: Literal["flip", "displace", "drop"] = Field(
         default="flip", description="the other label, the same length at another place, or no span"
     )
-    share: float = Field(default=0.1, ge=0, le=1, description="of the spans, drawn for each by itself")
+    share: float = Field(default=0.1, ge=0, le=1, description="of the spans, drawn independently")
 
 
 class NoisyCritic:
@@ -83,7 +82,7 @@ class NoisyCritic:
 
 
 def noisy_spans(record: Feedback, settings: NoiseSettings, seed: int) -> list[Span]:
-    """The spans of a record with the noise that `NoisyCritic` puts into them."""
+    """Return the spans of a record with the noise of `NoisyCritic`."""
     drawn = _drawn(record.spans, record.id, record.response, settings, seed)
     return [span for span in drawn if span is not None]
 
@@ -93,12 +92,12 @@ def _drawn(
 ) -> Iterator[Span | None]:
     rng = random.Random(f"{seed}/{id}/{response}")
     for span in spans:
-        hit, replacement = rng.random() < settings.share, altered(span, response, settings.kind, rng)
-        yield replacement if hit else span
+        selected, replacement = rng.random() < settings.share, altered(span, response, settings.kind, rng)
+        yield replacement if selected else span
 
 
 def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:
-    """The span with the other label (`flip`), at another place (`displace`), or None (`drop`)."""
+    """Return the span with the other label (`flip`), moved (`displace`), or None (`drop`)."""
     if kind == "drop":
         return None
     if kind == "flip":
@@ -110,7 +109,7 @@ def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | 
 
 
 def __getattr__(name: str) -> CriticSpec:
-    """`<kind>_<per cent>_of_<critic>`: a critic of the package or of the lab with so much noise."""
+    """Return a critic of the package or the lab with noise: `<kind>_<per cent>_of_<critic>`."""
     match = re.fullmatch(r"(flip|displace|drop)_(\d+)_of_(\w+)", name)
     critics = {**CRITICS, FIELDS.kind: FIELDS, FACTS.kind: FACTS}
     if not match or match[3] not in critics:

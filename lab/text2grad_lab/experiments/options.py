@@ -1,4 +1,4 @@
-"""The command line, the settings and the notes of finished work that experiments share."""
+"""Options, settings and recorded results that experiments share."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ BASELINES = "text2grad_lab:baselines"
 """The recipe with the rates of the baselines for each task."""
 
 
-def configured(task: str, settings: Mapping[str, object], further: Sequence[str] = ()) -> Config:
-    """The preset of a task with the rates of the baselines, then settings, then those of --set."""
+def configured(task: str, settings: Mapping[str, object], overrides: Sequence[str] = ()) -> Config:
+    """Return a task's preset with the rates of the baselines, settings, and overrides."""
     preset = find_config(task if task in preset_names() else f"text2grad_lab:{task}")
-    words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in further]
+    words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in overrides]
     return load_config([preset, find_config(BASELINES)], words)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file of JSON Lines; none where there is no file."""
+    """Return the rows of a JSON Lines file; empty without a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def row_once(results: Path, key: Row, make: Callable[[], Row]) -> Row:
-    """The row of a results file with this key; made and appended where there is none."""
+    """Return the row of a results file with this key, made and appended if missing."""
     for row in read_rows(results):
         if key.items() <= row.items():
             return row
@@ -60,22 +60,20 @@ it learns)."""
 
 
 def recipe_of(config: Config, without: frozenset[str] = frozenset()) -> str:
-    """A digest of all settings but some sections, where the run lies and how many threads it
-    has."""
+    """Return a digest of all settings except some sections, the run folder and the threads."""
     fields = config.model_dump_json(exclude={"run": {"folder", "threads"}, **dict.fromkeys(without, True)})
     return hashlib.sha256(f"{version('text2grad')} {fields}".encode()).hexdigest()[:16]
 
 
 def refuse_other_recipe(config: Config) -> None:
-    """Note what the models in the run folder are made with; refuse a folder whose models were made
-    with another.
+    """Record the recipe of the models in a run folder.
 
     Raises:
-        SystemExit: they were.
+        SystemExit: they were made with another recipe.
     """
     recipe_file, recipe = config.run.folder / "recipe.txt", recipe_of(config, LATER)
-    before = recipe_file.read_text(encoding="utf-8") if recipe_file.is_file() else recipe
-    if before != recipe:
-        raise SystemExit(f"the models in {recipe_file.parent} were made with other settings: take another --out")
+    recorded = recipe_file.read_text(encoding="utf-8") if recipe_file.is_file() else recipe
+    if recorded != recipe:
+        raise SystemExit(f"the models in {recipe_file.parent} were made with other settings: choose another --out")
     recipe_file.parent.mkdir(parents=True, exist_ok=True)
     recipe_file.write_text(recipe, encoding="utf-8")

@@ -1,20 +1,20 @@
-"""Forty-eight remarks of one's own and SmolLM2: from two files to a better model, with no setting
-but their names. A script with a seed plays a person who has sent 48 replies to mails and marked
-what he likes and dislikes in each: courtesies that say nothing, promises that nobody asked for,
-hedges. Twelve more, to other mails, are held out. Then the commands of README's "Your own data"
-run, with `--config own`. Another program, which knows no phrase of the first, judges the policies'
-answers to the held-out mails: does the reply say what was asked, and nothing else?
+"""Train SmolLM2 on 48 simulated comments of one person, with the preset `own` and two data files.
 
-`--start` is what SFT imitates: the replies as they were sent, or as the person corrected them. What
-the gate of `train-reward` says is obeyed as a user would: a reward model whose spans alone are fit
-is trained against with `--credit.outcome_weight 0`, and where it is refused, `train` is asked once
-and its refusal noted.
+A seeded script simulates a person who sent 48 replies to mails and marked what they like and
+dislike in each: empty courtesies, unrequested promises, hedges. Twelve more mails are held out. The
+commands of README's "Your own data" then run with `--config own`. A judge that shares no phrases
+with the script scores the policies' answers to the held-out mails: a reply should state the
+requested fact and nothing else.
+
+`--start` selects what SFT imitates: the replies as sent, or as corrected. The gate of
+`train-reward` is followed as a user would: a reward model of which only the spans are fit is used
+with `--credit.outcome_weight 0`, and if `train` refuses the reward model, the message is recorded.
 
 The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and
 `peak_mb` of all commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy`
-likewise; null where `train` refused), `train_refused` (what it said), `gate_fit`, `gate_reasons`,
-and `reward_model_poor_f1` beside `random_poor_f1`. With --offline the policy learns from the
-records alone (`train --offline`), without reward model.
+likewise; null if `train` refused), `train_refused` (its message), `gate_fit`, `gate_reasons`,
+`reward_model_poor_f1` and `random_poor_f1`. With --offline the policy learns from the records alone
+(`train --offline`), without a reward model.
 """
 
 from __future__ import annotations
@@ -42,34 +42,32 @@ SAMPLES = 8
 """Answers to each held-out mail, at temperature 1."""
 PHRASES: Row = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 FAULTS: dict[str, Row] = PHRASES["faults"]
-"""Kind -> what such a fault reads like, and what the person says of it."""
+"""Quotes of each kind of fault, and the person's comment on it."""
 
 
 def main() -> None:
     args = options()
-    if args.workers > 1:  # each would take all cores, for it finds them idle
+    if args.workers > 1:  # by default each would use all cores
         args.set.append("run.threads=1")
     with ThreadPoolExecutor(args.workers) as pool:
-        rows = list(pool.map(lambda seed: one_path(args, seed), args.seeds))
+        rows = list(pool.map(lambda seed: run_seed(args, seed), args.seeds))
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     print(json.dumps({"start": args.start, "records": RECORDS} | columns))
 
 
 def options() -> argparse.Namespace:
     parser = experiment_parser(__doc__, "own_data")
-    parser.add_argument("--workers", type=int, default=1, help="seeds side by side, one thread each")
+    parser.add_argument("--workers", type=int, default=1, help="seeds in parallel, with one thread each")
     parser.add_argument("--start", choices=("sent", "corrected"), default="sent", help="what SFT imitates")
     parser.add_argument("--offline", action="store_true", help="learn from the records alone")
     return parser.parse_args()
 
 
-# ------------------------------------------------------------------------------------------ the
-# person's two files
+# The person's two files
 
 
 def mails(seed: int) -> Iterator[Row]:
-    """Sixty mails, each with the reply that was sent and what the person says of it; the last ones
-    are held out."""
+    """Yield mails with sent replies and the person's comments; the last `HELDOUT` are held out."""
     draw = random.Random(seed)
     questions = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
     for topic, thing in draw.sample(questions, RECORDS + HELDOUT):
@@ -82,8 +80,7 @@ def mails(seed: int) -> Iterator[Row]:
 
 
 def reply(draw: random.Random, notes: str) -> Row:
-    """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a
-    score."""
+    """Return a reply with up to three faults, its good and poor quotes, a critique and a score."""
     kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
     quotes = {kind: draw.choice(FAULTS[kind]["quotes"]) for kind in kinds}
     hedge = quotes.get("hedge", "")
@@ -165,30 +162,28 @@ def fact_of(notes: str) -> str:
 # The commands
 
 
-class Walk:
-    """A folder with a person's files; its commands run one by one, and only once."""
+class Commands:
+    """Commands in a folder with a person's files; each runs only once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.took: list[Row] = []
+        self.summaries: list[Row] = []
 
     def run(self, *words: str, may_fail: bool = False) -> Row:
-        """Run a command, unless it has ended here before, and note its `seconds`, `peak_mb` and
-        exit `code`.
+        """Run a command that has no record; record its `seconds`, `peak_mb` and exit `code`.
 
         Raises:
-            SystemExit: it failed and may not, with the last line it said; or what ended here was
-                another command.
+            SystemExit: it failed without `may_fail`, or another command was recorded in its place.
         """
-        record_file = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
+        record_file = self.folder / "done" / f"{len(self.summaries)}_{words[0]}.json"
         if not record_file.is_file():
             record_file.write_text(
                 json.dumps(self._run(words, record_file.with_suffix(".log"), may_fail)), encoding="utf-8"
             )
         summary: Row = json.loads(record_file.read_text("utf-8"))
         if summary["words"] != list(words):
-            raise SystemExit(f"{record_file} is of other settings: take another --out")
-        self.took.append(summary)
+            raise SystemExit(f"{record_file} has other settings: choose another --out")
+        self.summaries.append(summary)
         return summary
 
     def _run(self, words: Sequence[str], log: Path, may_fail: bool) -> Row:
@@ -203,53 +198,52 @@ class Walk:
         return {"words": words, "seconds": round(seconds, 1), "peak_mb": round(peak), "code": code, "last": last}
 
 
-def one_path(args: argparse.Namespace, seed: int) -> Row:
-    """All commands for one seed, and what they measured."""
+def run_seed(args: argparse.Namespace, seed: int) -> Row:
+    """Run all commands for one seed; return the figures."""
     folder = (args.out / f"seed-{seed}").resolve()
     write_files(folder, seed, args.start)
-    names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(args.set)]
-    names += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
-    path, trained = Walk(folder), "offline" if args.offline else "text2grad"
-    path.run("import", "remarks.csv", *names)
-    path.run("sft", *names)
+    options = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(args.set)]
+    options += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
+    commands, trained = Commands(folder), "offline" if args.offline else "text2grad"
+    commands.run("import", "remarks.csv", *options)
+    commands.run("sft", *options)
     if args.offline:
-        ended = path.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *names)
+        training = commands.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *options)
     else:
-        path.run("train-reward", *names)
-        ended = path.run("train", *as_the_gate_says(folder), *names, may_fail=True)
-    policies = "sft" if ended["code"] else f"sft,{trained}"
-    path.run("sample", "--prompts", "heldout.jsonl", "--with", policies, *names)
-    path.run("report", "mine")
-    steps = list(path.took)
+        commands.run("train-reward", *options)
+        training = commands.run("train", *options_after_gate(folder), *options, may_fail=True)
+    policies = "sft" if training["code"] else f"sft,{trained}"
+    commands.run("sample", "--prompts", "heldout.jsonl", "--with", policies, *options)
+    commands.run("report", "mine")
+    summaries = list(commands.summaries)
     return {
-        "seconds": round(sum(step["seconds"] for step in steps)),
-        "peak_mb": max(step["peak_mb"] for step in steps),
-        **judged_policies(path, policies, names),
-        "train_refused": ended["last"] if ended["code"] else None,
+        "seconds": round(sum(summary["seconds"] for summary in summaries)),
+        "peak_mb": max(summary["peak_mb"] for summary in summaries),
+        **judged_policies(commands, policies, options),
+        "train_refused": training["last"] if training["code"] else None,
         **({} if args.offline else reward_model_figures(folder)),
     }
 
 
-def as_the_gate_says(folder: Path) -> list[str]:
-    """The setting that trains on spans alone, where the gate says that these are fit and the whole
-    is not."""
+def options_after_gate(folder: Path) -> list[str]:
+    """Return the option to train on spans alone if only these are fit."""
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
-    alone = not gate["fit"] and (gate["spans_alone"] or {}).get("fit")
-    return ["--credit.outcome_weight", "0"] if alone else []
+    only_spans_fit = not gate["fit"] and (gate["spans_alone"] or {}).get("fit")
+    return ["--credit.outcome_weight", "0"] if only_spans_fit else []
 
 
 def settings(options: Sequence[str]) -> list[str]:
-    """`KEY=VALUE` as options."""
+    """Return `KEY=VALUE` settings as options."""
     return [word for option in options for word in (f"--{option.partition('=')[0]}", option.partition("=")[2])]
 
 
-def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
-    """The judge's mean score of the policies' answers to the held-out mails, sampled and greedy."""
+def judged_policies(commands: Commands, policies: str, options: Sequence[str]) -> Row:
+    """Return mean scores of sampled and greedy answers of the policies to the held-out mails."""
     results: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
     for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):
-        answers_file = path.folder / f"answers{way}.jsonl"
-        path.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", answers_file.name,
-                 "--with", policies, *names, "--generation.temperature", temperature)  # fmt: skip
+        answers_file = commands.folder / f"answers{way}.jsonl"
+        commands.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", answers_file.name,
+                     "--with", policies, *options, "--generation.temperature", temperature)  # fmt: skip
         records = t2g.read_records(answers_file)
         for name, policy in zip(("sft", "text2grad"), policies.split(","), strict=False):
             scores = [
@@ -262,7 +256,7 @@ def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
 
 
 def reward_model_figures(folder: Path) -> Row:
-    """The figures and the verdict of the gate of `train-reward`."""
+    """Return the figures and the verdict of the gate of `train-reward`."""
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
     poor, chance = gate["figures"]["by_label"]["poor"]
     return {

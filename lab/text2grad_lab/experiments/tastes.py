@@ -1,10 +1,10 @@
-"""Replies to a colleague, of which none is right, and critics of three tastes: one task, by several
-programs.
+"""A task without right answers, replies to a colleague, and critics of three tastes.
 
-The command line takes them by their module: --task.name text2grad_lab.experiments.tastes:Replies
---critic.kind text2grad_lab.experiments.tastes:Every.
-SFT imitates replies of all manners, drawn at random. `about` is paid by nobody: whether a reply
-still names what it was asked about.
+    --task.name text2grad_lab.experiments.tastes:Replies
+    --critic.kind text2grad_lab.experiments.tastes:Every
+
+SFT imitates replies in random styles. The measure `about`, 1 if a reply names the thing in
+question, is not rewarded.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ WARM = re.compile(r"\b(thanks|thank you|happy to|glad|welcome|please|hope)\b", r
 CURT = re.compile(r"\b(busy|not my job|whatever|no idea)\b", re.IGNORECASE)
 HEDGES = re.compile(r"\b(i think|might|maybe|perhaps|probably|we shall see)\b", re.IGNORECASE)
 SENTENCES = re.compile(r"\S.*?(?:[.!?]+(?=\s|$)|$)", re.DOTALL)
-ENOUGH = 2
-"""Sentences."""
+MAX_SENTENCES = 2
 
 
 class Replies:
-    """A colleague asks about a thing. Things that are held out are in no other split."""
+    """Questions of a colleague about a thing; held-out things occur in no other split."""
 
     name, critic_prompt = "replies", "qa"
 
@@ -55,7 +54,7 @@ class Replies:
         self.things = {"heldout": things[:cut], "train": things[cut:]}
 
     def examples(self, split: Split) -> list[Example]:
-        """The prompts of a split, each with a reply of some manner."""
+        """Return the prompts of a split, each with a reply in a random style."""
         rng, things = (
             random.Random(f"{self.seed}/{split}"),
             self.things["heldout" if split == "heldout" else "train"],
@@ -71,21 +70,21 @@ class Replies:
         )
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Return each critic's score in [0, 1], their mean `taste`, and if the thing is named."""
+        """Return each critic's score in [0, 1], their mean `taste`, and `about`."""
         values = {name: (1 + (TasteCritic(judge).one(response).score or 0.0)) / 2 for name, judge in TASTES.items()}
         about = float(example.meta["thing"] in response)
         return {"taste": sum(values.values()) / len(values), **values, "about": about}
 
 
 def brief(response: str) -> Critique:
-    """Two sentences are enough: each more is poor, and lowers the verdict by 0.5."""
+    """Mark sentences after the second as poor; each lowers the verdict by 0.5."""
     sentences = list(SENTENCES.finditer(response))
-    spans = tuple(span(match, -1, "this is more than enough") for match in sentences[ENOUGH:])
+    spans = tuple(span(match, -1, "this is more than enough") for match in sentences[MAX_SENTENCES:])
     return Critique(text=f"{len(sentences)} sentences.", spans=spans, score=max(-1.0, 1 - len(spans) / 2))
 
 
 def warm(response: str) -> Critique:
-    """Kind words are good, curt ones poor; the verdict is 0 without either."""
+    """Mark kind words as good and curt ones as poor; the more frequent kind decides the verdict."""
     kind = [span(match, 1, "this is kind") for match in WARM.finditer(response)]
     curt = [span(match, -1, "this is curt") for match in CURT.finditer(response)]
     verdict = float((len(kind) > len(curt)) - (len(kind) < len(curt)))
@@ -93,14 +92,13 @@ def warm(response: str) -> Critique:
 
 
 def sure(response: str) -> Critique:
-    """Hedges are poor, and each lowers the verdict by 1."""
+    """Mark hedges as poor; each lowers the verdict by 1."""
     spans = tuple(span(match, -1, "this is a hedge") for match in HEDGES.finditer(response))
     return Critique(text=f"{len(spans)} hedges.", spans=spans, score=max(-1.0, 1.0 - len(spans)))
 
 
 def every(response: str) -> Critique:
-    """All three at once: their spans, which may contradict each other, and the mean of their
-    verdicts."""
+    """Return the spans of all three, which may contradict each other, and their mean verdict."""
     critiques = [judge(response) for judge in TASTES.values()]
     spans = tuple(span for critique in critiques for span in critique.spans)
     verdict = sum(critique.score or 0.0 for critique in critiques) / len(critiques)
@@ -108,7 +106,7 @@ def every(response: str) -> Critique:
 
 
 class TasteCritic:
-    """A critic that judges a reply by itself; an empty one is poor."""
+    """A critic that applies a judging function to non-blank replies; blank ones are poor."""
 
     source = Source(kind="program", model="taste", prompt_version="1")
 

@@ -44,8 +44,7 @@ WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
 TUNE_SEEDS, STEPS, BETTER = [10, 11], {"demo": 30, "lookup": 16}, 2
 TRIES: dict[str, dict[str, list[Row]]] = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-"""The learning rate, the KL's coefficient, how many answers a prompt has, and for text2grad the
-weight of words."""
+"""Learning rates, KL coefficients, group sizes and word weights to try, by task and method."""
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def options() -> argparse.Namespace:
 
 
 def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
-    """Both methods at the best of their tries, and the policy they start from."""
+    """Return the figures of both methods at their best try, and of the initial policy."""
     config = configured(task, {"run.folder": out, "run.threads": 1})
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
@@ -85,7 +84,7 @@ def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: 
 
 
 def means(rows: Sequence[Row]) -> Row:
-    """The means over the seeds, and the first measure of each seed."""
+    """Return the means over the seeds, and the sampled measure of each seed."""
     return {way: round(fmean(row[way] for row in rows), 4) for way in WAYS} | {
         "seeds": [row["sampled"] for row in rows]
     }
@@ -96,7 +95,7 @@ def runs(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: i
 
 
 def measured(config: Config, key: Row) -> Row:
-    """The held-out pass rates of a run: those on file, or made now."""
+    """Return the held-out pass rates of a run, recorded or new."""
 
     def make() -> Row:
         name = "sft" if key["method"] == "sft" else trained(config, **key)
@@ -117,7 +116,7 @@ def trained(
     words_weight: float = 0,
     group: int = 8,
 ) -> str:
-    """Train with TRL; the name of the run whose policy it is."""
+    """Train with TRL; return the name of the run."""
     name = f"{method}-{lr:g}-{beta:g}-{words_weight:g}-{group}-{seed}"
     start, folder = config.run.folder / "sft" / "policy", config.run.folder / "ppo" / name
     task, parts = config.task.name, 2 if config.task.name == "demo" else 1
@@ -147,7 +146,7 @@ def trained(
 
 
 def answers(config: Config, start: Path, out: Path, method: str, words_weight: float, **settings: Any) -> list[Row]:
-    """Single answers of the code task; what TRL logged."""
+    """Train on single answers of the code task; return TRL's log."""
     tokenizer, task = AutoTokenizer.from_pretrained(start), load_task(config.task)
     arguments = GRPOConfig(max_completion_length=config.generation.max_new_tokens, **settings)
     with critic_factory(config, "program") as factory, factory.open() as critic:

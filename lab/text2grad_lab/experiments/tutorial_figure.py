@@ -25,10 +25,10 @@ WIDTH, ROW, CHARACTER = 640, 26, 9.6
 
 
 class Block(NamedTuple):
-    """A code block of the page, the output the page shows below it, and what it printed."""
+    """A code block of the page with the output on the page and the output of the run."""
 
     code: str
-    shown: str
+    documented: str
     printed: str
     pretrained: bool
 
@@ -37,7 +37,7 @@ def run_page(model: str) -> tuple[list[Block], dict[str, Any]]:
     """Run the blocks of the tutorial in order, in an empty folder.
 
     Args:
-        model: `tiny` runs the page as it stands; `smollm2` replaces the lines that it says.
+        model: `tiny` runs the page unchanged; `smollm2` replaces the lines given on the page.
 
     Returns:
         the blocks, and the variables that they leave.
@@ -58,17 +58,17 @@ def run_page(model: str) -> tuple[list[Block], dict[str, Any]]:
     return blocks, variables
 
 
-def differences(shown: str, printed: str, tolerance: float) -> list[str]:
-    """Return the printed lines that differ from the shown ones by more than rounding of numbers."""
-    pairs = zip(shown.splitlines() + [""] * 9, printed.splitlines() + [""] * 9, strict=False)
-    return [ours for theirs, ours in pairs if not _equal(theirs, ours, tolerance)]
+def differences(documented: str, printed: str, tolerance: float) -> list[str]:
+    """Return the printed lines that differ from the documented ones beyond the tolerance."""
+    pairs = zip(documented.splitlines() + [""] * 9, printed.splitlines() + [""] * 9, strict=False)
+    return [actual for expected, actual in pairs if not _equal(expected, actual, tolerance)]
 
 
-def _equal(shown: str, printed: str, tolerance: float) -> bool:
+def _equal(documented: str, printed: str, tolerance: float) -> bool:
     number = re.compile(r"-?\d+\.\d+")
-    numbers = zip(number.findall(shown), number.findall(printed), strict=False)
-    same_words = number.sub("#", shown) == number.sub("#", printed)
-    return same_words and all(abs(float(left) - float(right)) <= tolerance for left, right in numbers)
+    numbers = zip(number.findall(documented), number.findall(printed), strict=False)
+    same_words = number.sub("#", documented) == number.sub("#", printed)
+    return same_words and all(abs(float(expected) - float(actual)) <= tolerance for expected, actual in numbers)
 
 
 def draw(variables: dict[str, Any]) -> str:

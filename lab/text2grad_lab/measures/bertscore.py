@@ -1,9 +1,7 @@
-"""BERTScore (Zhang et al. 2020): how well the tokens of two texts match by their states in an
-encoder.
+"""BERTScore (Zhang et al. 2020): similarity of texts by the states of their tokens in an encoder.
 
-Own lines, because the package bert-score 0.3.13 crashes on an empty text under transformers 5, and
-reads the first word of a text for RoBERTa without the space that its published scores were made
-with.
+The package bert-score 0.3.13 is not used: it crashes on an empty text under transformers 5, and for
+RoBERTa it reads the first word of a text without the leading space of its published scores.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ Baseline = tuple[float, float, float]
 BERT_NAMES = ("precision", "recall", "f1")
 _ENGLISH: tuple[int, Baseline] = (17, (0.83150584, 0.8314941, 0.83122575))
 MODELS = {"roberta-large": _ENGLISH, "FacebookAI/roberta-large": _ENGLISH}
-"""Layer and baseline (precision, recall, F1) that the bert-score package takes for English, by hub
-name."""
+"""Layer and baseline (precision, recall, F1) of the bert-score package for English, by hub name."""
 
 
 class Match(NamedTuple):
@@ -35,17 +32,17 @@ class Match(NamedTuple):
 
 
 class EncodedText(NamedTuple):
-    """The states of one text (L, H), and how much each token counts (L,): 0 of special tokens."""
+    """The states of a text (L, H) and the weights of its tokens (L,), 0 for special tokens."""
 
     states: Tensor
     weights: Tensor
 
 
 def match_tokens(text: EncodedText, reference: EncodedText) -> Match:
-    """Each token is matched with the most similar one of the other text (the paper's equation 1).
+    """Match each token with the most similar one of the other text (equation 1 of the paper).
 
-    Special tokens may be matched with and do not count themselves, as in the authors' code. A text
-    in which no token counts scores 0.
+    Special tokens are candidates for a match but have no weight, as in the authors' code. A text
+    without weighted tokens scores 0.
     """
     similar = torch.nn.functional.normalize(text.states, dim=-1) @ (
         torch.nn.functional.normalize(reference.states, dim=-1).T
@@ -59,7 +56,7 @@ def match_tokens(text: EncodedText, reference: EncodedText) -> Match:
 
 
 def rescale(match: Match, baseline: Sequence[float]) -> Match:
-    """(score - baseline) / (1 - baseline), each with its own baseline; what is empty stays 0."""
+    """Return (score - baseline) / (1 - baseline) for each score; 0 for an empty text."""
     if match == (0.0, 0.0, 0.0):
         return match
     return Match(*[(score - low) / (1 - low) for score, low in zip(match, baseline, strict=True)])
@@ -68,7 +65,7 @@ def rescale(match: Match, baseline: Sequence[float]) -> Match:
 class Encoder:
     """A model, a folder or hub name, that turns texts into the states of one layer.
 
-    The layer is the one of `KNOWN`, else the last; `baseline`: precision, recall and F1 of
+    The layer is the one in `MODELS`, else the last; `baseline`: precision, recall and F1 of
     unrelated texts.
 
     Raises:
@@ -79,7 +76,7 @@ class Encoder:
         self, model: str, device: str = "cpu", baseline: Baseline | None = None, batch_size: int = 32
     ) -> None:
         try:
-            # Without the space the first word is another token than the same word elsewhere.
+            # Without the space the first word has a different token than the same word elsewhere.
             self._tokenizer: Any = AutoTokenizer.from_pretrained(model, add_prefix_space=True)
             self._model: Any = AutoModel.from_pretrained(model).to(device).eval()
         except (OSError, ValueError, KeyError) as error:
@@ -92,7 +89,7 @@ class Encoder:
 
     @property
     def longest(self) -> int | None:
-        """Tokens after which a text is cut, as the package cuts it; None: no limit is known."""
+        """Maximum number of tokens, as in the package; None if unknown."""
         limit = int(self._tokenizer.model_max_length)
         places = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         # RoBERTa counts positions from the padding id, and so has fewer places than its embeddings.
@@ -102,7 +99,7 @@ class Encoder:
         return min(limits, default=None)
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        """The texts in their order, a batch at a time."""
+        """Encode texts in batches."""
         return [
             encoded
             for n in range(0, len(texts), self._batch_size)
@@ -122,18 +119,17 @@ class Encoder:
         with torch.no_grad():
             inputs = {name: tensor.to(self._model.device) for name, tensor in batch.items()}
             states = self._model(**inputs, output_hidden_states=True).hidden_states[self.layer].float().cpu()
-        mask = batch["attention_mask"].bool()  # (n, L): the padding is cut off again
+        mask = batch["attention_mask"].bool()  # (n, L), false for padding
         return [
-            EncodedText(row[here], (~marks[here]).float())
-            for row, here, marks in zip(states, mask, special, strict=True)
+            EncodedText(row[present], (~marks[present]).float())
+            for row, present, marks in zip(states, mask, special, strict=True)
         ]
 
 
 def bert_figures(encoder: Encoder, references: Sequence[str], texts: Sequence[str]) -> dict[str, float | None]:
-    """Mean `bertscore_precision`, `_recall` and `_f1`, as they are and `_rescaled` (None without a
-    baseline).
+    """Return mean `bertscore_precision`, `_recall` and `_f1`, raw and `_rescaled`.
 
-    An empty text is 0 in all of them, and not left out.
+    Rescaled figures are None without a baseline. An empty text counts as 0.
     """
     pairs = zip(encoder.encode(texts), encoder.encode(references), strict=True)
     raw = [match_tokens(text, reference) for text, reference in pairs]

@@ -1,4 +1,4 @@
-"""The command `texts`: answers measured by models that read them."""
+"""The command `texts`: measure answers by models that read them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from text2grad.errors import UsageError
 class Texts(Stage, ConfiguredAsRun):
     """Measure finished answers by BERTScore and perplexity.
 
-    FILE holds answers as for evaluate --answers; of a folder all *.answers.json, which evaluate
-    writes. Figures are written beside them, to <name>.texts.json.
+    FILE holds answers as for evaluate --answers. In a folder, all *.answers.json files written by
+    evaluate are measured. Figures are written next to them, to <name>.texts.json.
 
     \b
     Example:
-      python -m text2grad_lab texts runs/mine/evaluation/qa --config mine.yaml --bertscore
-      roberta-large
+      python -m text2grad_lab texts runs/mine/evaluation/qa --bertscore roberta-large
     """
 
     source: Path = argument("FILE|FOLDER", "Answers of any system.")

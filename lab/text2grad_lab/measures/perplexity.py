@@ -11,12 +11,10 @@ from text2grad.policy.model import Policy
 
 
 def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str], batch_size: int) -> float | None:
-    """exp of the mean -log p over all tokens of all texts, each given its prompt in the model's
-    chat template.
+    """Return exp(mean -log p) over the tokens of all texts, each given its prompt in chat format.
 
-    The texts are read in the tokens of this model, without the end of the turn: a text that was cut
-    is not charged for it. Empty texts have no tokens; None where no text has any. Only figures of
-    one model compare.
+    The end of the turn is left out, so that truncated texts are not penalised for it. The result is
+    None if all texts are empty. Figures are comparable only under the same model.
 
     Raises:
         UserError: a prompt and its text are longer than the model's context.
@@ -36,10 +34,9 @@ def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str]
 
 
 def perplexity_of(logp: float, units: int) -> float | None:
-    """exp(-logp / units), of the summed log-probability (nats) of texts of so many tokens; None of
-    no tokens.
+    """Return exp(-logp / units) for the summed log-probability in nats; None without units.
 
-    Counted in words or bytes it is the word or byte perplexity of the evaluation harnesses.
+    With words or bytes as units it is the word or byte perplexity of the evaluation harnesses.
     """
     return math.exp(-logp / units) if units else None
 

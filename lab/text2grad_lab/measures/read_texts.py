@@ -25,7 +25,7 @@ Figures = dict[str, float | str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class TextsSummary(Summary):
-    """The figures of each file of answers by its name, each with the models that measured it."""
+    """Figures by the name of the answers file, with the models that measured them."""
 
     figures: Mapping[str, Figures] = inlined()
 
@@ -68,4 +68,4 @@ def _figures(answers: SystemAnswers, bert: Encoder | None, policy: Policy | None
 def _refuse_no_prompts(systems: Mapping[Path, SystemAnswers]) -> None:
     for file, answers in systems.items():
         if not all(question_text(example).strip() for example in answers.examples):
-            raise UserError(f"{file}: an answer has no 'prompt'", "the model that reads is given the prompt, too")
+            raise UserError(f"{file}: an answer has no 'prompt'", "perplexity needs the prompt of every answer")

@@ -1,9 +1,7 @@
-"""Run every step of the paper's list on tiny models and data, made on the spot in a temporary
-folder.
+"""Run every step of the paper's list on tiny models and data, generated in a temporary folder.
 
-Nothing outside is needed: no network, GPU or key. Each step runs with its own words, one step of
-PPO and two problems to measure on, so that no command of the list fails after the training that it
-measures was paid for.
+This needs no network, GPU or key. Each step runs its own command with one step of PPO and two
+evaluation problems, so that a broken command is found before the expensive training before it.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ from text2grad_lab.paper.steps import Step
 
 
 def check(selected: Sequence[Step]) -> dict[str, Any]:
-    """Run steps in a tiny world, data sets side by side; returns how many there are and ran, and
-    which failed.
+    """Run steps in a tiny world, data sets in parallel; return the counts and the failed steps.
 
-    A step that uses the output of another step needs that step among `selected`.
+    A step that uses the output of another step needs that step in `selected`.
     """
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")  # before torch is imported
     parts = [
@@ -49,41 +46,39 @@ def check(selected: Sequence[Step]) -> dict[str, Any]:
 
 
 def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
-    """Run steps one after the other in the current folder; of each its name with its line, "" if it
-    ended well."""
+    """Run steps in order in the current folder; return names with error lines ("": success)."""
     problems = []
     with tiny_world.chat_endpoint() as url, mock.patch.object(files, "_hub_rows", tiny_world.hub_rows):
         os.environ["OPENAI_BASE_URL"] = url
         for step in part:
             started = time.perf_counter()
             problems.append((step.name, check_step(step)))
-            took = f"{step.name} ({time.perf_counter() - started:.1f} s)"
-            print(f"{took} FAILED: {problems[-1][1]}" if problems[-1][1] else took, file=sys.stderr, flush=True)
+            status = f"{step.name} ({time.perf_counter() - started:.1f} s)"
+            print(f"{status} FAILED: {problems[-1][1]}" if problems[-1][1] else status, file=sys.stderr, flush=True)
     return problems
 
 
 def check_step(step: Step) -> str:
-    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it
-    failed, or ""."""
+    """Run the command of a step with `tiny_world.SMALL`; return its error line, or ""."""
     from text2grad.cli import main as text2grad
     from text2grad_lab.__main__ import register
 
     register()
-    stand_in_for_kept_policies(step)
+    link_checkpoints(step)
     output = StringIO()
     try:
         with redirect_stdout(StringIO()), redirect_stderr(output):
             text2grad([*step.words, *tiny_world.SMALL.get(step.words[0], ()), "--json"])
-    except SystemExit as left:
-        lines = [line for line in output.getvalue().splitlines() if line.strip()] or ["nothing was said"]
-        return "" if not left.code else f"exit code {left.code}: {lines[-1]}"
-    except Exception as error:  # a bug of the command: one line here as well, and the other steps are still run
+    except SystemExit as exited:
+        lines = [line for line in output.getvalue().splitlines() if line.strip()] or ["no output"]
+        return "" if not exited.code else f"exit code {exited.code}: {lines[-1]}"
+    except Exception as error:  # a bug in the command: report one line and run the other steps
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ""
 
 
-def stand_in_for_kept_policies(step: Step) -> None:
-    """A policy kept after 400 steps is, where one step is run, the policy after that."""
+def link_checkpoints(step: Step) -> None:
+    """Link later checkpoints named in a command to the policy after the single PPO step."""
     for word in step.words:
         match = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
         if match and Path(word).parent.is_dir() and not Path(word).exists():

@@ -10,20 +10,18 @@ import typer
 
 from text2grad.commands.base import Stage, Work, command, option
 from text2grad.errors import UsageError
-
-GROUPS = ["slf5k", "kodcode", "ultrafeedback", "mistral"]
+from text2grad_lab.paper import GROUPS
 
 
 @command("paper")
 class Paper(Stage):
     """Run the commands behind the paper's tables and figures.
 
-    The steps run in the current folder, whose runs/ and data/ they use, on a GPU and with a key of
-    a chat model. Finished steps are not run again. lab/paper.md says how exact each table is.
+    The steps run in the current folder and use its runs/ and data/. They need a GPU and a key of a
+    chat model. Finished steps are not run again. lab/paper.md says how exact each table is.
 
-    With --plan every step is printed with what it shows, what it needs, its hours and its price.
-    With --check every step runs for real on tiny models and data made on the spot, without network,
-    GPU or key.
+    --plan prints each step's table or figure, requirements, hours and price. --check runs every
+    step on generated tiny models and data, without network, GPU or key.
 
     \b
     Examples:
@@ -31,7 +29,7 @@ class Paper(Stage):
       python -m text2grad_lab paper --check
     """
 
-    plan: bool = option("--plan", "Only print the steps and what they cost.", False)
+    plan: bool = option("--plan", "Only print the steps and their cost.", False)
     check: bool = option("--check", "Run every step on tiny models and data.", False)
     only: list[str] = option("--only NAME ...", f"Parts of the list: {', '.join(GROUPS)}.", GROUPS)
     gpu_usd: float = option("--gpu-usd PRICE", "Price of one GPU for an hour.", 2.5)
@@ -54,4 +52,4 @@ class Paper(Stage):
 def _show_check(result: Mapping[str, Any]) -> None:
     for failure in result["failed"]:
         typer.echo(f"{failure['name']}: {failure['line']}", err=True)
-    typer.echo(f"{result['ran']} of {result['steps']} steps ran to their end", err=True)
+    typer.echo(f"{result['ran']} of {result['steps']} steps succeeded", err=True)

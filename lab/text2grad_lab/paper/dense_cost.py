@@ -60,19 +60,21 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 
 def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[str, float]:
-    """Mean tokens of a judged answer in both formats, and their ratios; failed records are left
-    out."""
+    """Return the mean tokens of a judged answer in both formats, and their ratios.
+
+    Failed records are left out.
+    """
     pairs = [(record, critique) for record in records if isinstance(critique := record.judgement(), Critique)]
 
     def prompt_tokens(name: str) -> float:
         prompt = load_prompt(name)
-        turns = [judge_messages(prompt.text, record.example(), record.response) for record, _ in pairs]
-        return fmean(sum(len(tokenize(turn.content)) for turn in each) for each in turns)
+        conversations = [judge_messages(prompt.text, record.example(), record.response) for record, _ in pairs]
+        return fmean(sum(len(tokenize(turn.content)) for turn in turns) for turns in conversations)
 
     def critique_tokens(write: Callable[[Critique, str], str]) -> float:
         return fmean(len(tokenize(write(critique, record.response))) for record, critique in pairs)
 
-    found = {
+    tokens = {
         "records": float(len(pairs)),
         "span_prompt": prompt_tokens(prompt),
         "span_answer": critique_tokens(wire.render),
@@ -80,13 +82,13 @@ def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[
         "dense_prompt": prompt_tokens(DENSE),
         "dense_answer": critique_tokens(render_words),
     }
-    ratios = {f"{name}_ratio": found["dense_answer"] / found[f"span_{name}"] for name in ("answer", "map")}
-    dense, span = (found[f"{name}_prompt"] + found[f"{name}_answer"] for name in ("dense", "span"))
-    return found | ratios | {"ratio": dense / span}
+    ratios = {f"{name}_ratio": tokens["dense_answer"] / tokens[f"span_{name}"] for name in ("answer", "map")}
+    dense, span = (tokens[f"{name}_prompt"] + tokens[f"{name}_answer"] for name in ("dense", "span"))
+    return tokens | ratios | {"ratio": dense / span}
 
 
 def without_words(critique: Critique) -> Critique:
-    """Quotes, labels and verdict alone."""
+    """Remove the text and the reasons of a critique."""
     spans = tuple(span.model_copy(update={"reason": ""}) for span in critique.spans)
     return critique.model_copy(update={"text": "", "spans": spans})
 

@@ -1,8 +1,8 @@
 """The paper's tables and figures as one list of commands, for a GPU and a key of a chat model.
 
-The list is steps.yaml; lab/paper.md says how exact it is. A finished step is noted in `runs/paper/`
-with a digest of its command and is not run again; a stopped one resumes. Missing GPUs, keys and
-files are reported before anything runs.
+The list is steps.yaml; lab/paper.md says how exact it is. A finished step is recorded in
+`runs/paper/` with a digest of its command and is not run again; an interrupted one resumes. Missing
+GPUs, keys and files are reported before anything runs.
 
 Hours are estimates: PPO takes the preset's steps times the minutes of the paper's Table 13, other
 steps their tokens divided by the rates below.
@@ -24,18 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.chat.prices import read_prices
-from text2grad.errors import UserError
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.strict_yaml import parse_yaml
+from text2grad_lab.paper import GROUPS
 
 LIST = Path(__file__).with_suffix(".yaml")
 NOTES = Path("runs/paper")
-GROUPS = ("slf5k", "kodcode", "ultrafeedback", "mistral")
-"""Parts of the list, by what stands before the slash of a step's name, in the order in which they
-are run."""
 PAPER_GPUS = 8
 TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
-"""Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth
-of an A100's bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time.
+"""Tokens per second of one 80 GB GPU with 8 billion parameters, in training with adapters (a fifth
+of an A100's bfloat16 peak at 4 FLOPs per weight and token) and in sampling 64 answers at a time.
 Assumed, not measured."""
 CHAT_MODEL = "gpt-4o"
 LAB = (
@@ -43,18 +41,16 @@ LAB = (
     *("alpaca", "choices", "mt-bench", "samples", "texts"),
 )
 """Commands of the lab: `python -m text2grad_lab`."""
-WENT_WELL = (0, 3)
-"""Exit codes after which the list goes on; 3: some records failed, and the summary says how
-many."""
+ACCEPTED_CODES = (0, EXIT_SOME_RECORDS_FAILED)
+"""Exit codes after which the next step runs."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of `text2grad`, of a data set, and what it takes.
+    """One command on a data set, and its requirements.
 
-    `gpu_hours`: of its one GPU. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a
-    file.
+    `gpu_hours`: on one GPU. `chat_usd`: price of the chat model. `needs`: `gpu`, `key`, or a file.
     """
 
     name: str
@@ -74,20 +70,20 @@ class Step:
 
 
 def read_list() -> dict[str, Any]:
-    """The tables of steps.yaml."""
+    """Return the tables of steps.yaml."""
     tables: dict[str, Any] = parse_yaml(LIST.read_text(encoding="utf-8"))
     return tables
 
 
 def steps() -> list[Step]:
-    """Every step, one part of the list after the other, each in the order of the file."""
+    """Return all steps by part of the list, each part in the order of the file."""
     tables = read_list()
     all_steps = [step_of(row, facts) for row in tables["steps"] for facts in combinations(row["over"], tables)]
     return sorted(all_steps, key=lambda step: GROUPS.index(step.group))
 
 
 def combinations(over: Mapping[str, Sequence[str]], tables: Row) -> Iterator[dict[str, Any]]:
-    """The fields of every combination of rows, with their names."""
+    """Yield the fields of every combination of rows, with their names."""
     for names in product(*over.values()):
         facts: dict[str, Any] = dict(zip(over, names, strict=True))
         for kind, name in facts.copy().items():
@@ -96,7 +92,7 @@ def combinations(over: Mapping[str, Sequence[str]], tables: Row) -> Iterator[dic
 
 
 def step_of(row: Row, facts: dict[str, Any]) -> Step:
-    """A row of the list with the fields of one combination put in."""
+    """Return the step of a row with the fields of one combination."""
     if "measured" in facts:
         facts = facts | {"measured": facts["measured"].format_map(facts)}
     gpu_hours = trained_hours(value(row, "trained", facts)) + written_hours(value(row, "written", facts))
@@ -129,7 +125,7 @@ def written_hours(millions: float) -> float:
 
 
 def ppo_hours(count: int, minutes: float) -> float:
-    """GPU hours of so many steps, at the paper's minutes for one on its eight GPUs."""
+    """Return the GPU hours of `count` steps that take `minutes` each on the paper's eight GPUs."""
     return count * minutes / 60 * PAPER_GPUS
 
 
@@ -144,7 +140,7 @@ def chat_usd(questions: int, input_tokens: int, output_tokens: int) -> float:
 
 
 def print_plan(selected: Sequence[Step], gpu_usd: float) -> dict[str, int]:
-    """Print each step with its command and a table of the parts of the list; returns the totals."""
+    """Print each step with its command, and the totals of each part; return the overall totals."""
     for step in selected:
         needs = ", ".join(step.needs) or "nothing"
         print(f"{step.name} [{step.shows}] {step.gpu_hours:.1f} h, chat ${step.chat_usd:.2f}, needs {needs}")
@@ -156,7 +152,7 @@ def print_plan(selected: Sequence[Step], gpu_usd: float) -> dict[str, int]:
 
 
 def table(selected: Sequence[Step], gpu_usd: float) -> Iterator[str]:
-    """The totals of each part of the list, as a table of Markdown."""
+    """Yield the totals of each part of the list as a Markdown table."""
     yield "| part | steps | GPU hours | GPU $ | chat $ |"
     yield "| --- | --- | --- | --- | --- |"
     for name in (*GROUPS, "all"):
@@ -166,7 +162,7 @@ def table(selected: Sequence[Step], gpu_usd: float) -> Iterator[str]:
 
 
 def totals(selected: Iterable[Step], gpu_usd: float) -> dict[str, int]:
-    """Steps, hours of a GPU, and dollars."""
+    """Return the number of steps, the GPU hours and the prices."""
     selected = list(selected)
     hours = sum(step.gpu_hours for step in selected)
     return {
@@ -178,7 +174,7 @@ def totals(selected: Iterable[Step], gpu_usd: float) -> dict[str, int]:
 
 
 def words_of(step: Step) -> list[str]:
-    """The command line of a step."""
+    """Return the command line of a step."""
     program = [sys.executable, "-m", "text2grad_lab"] if step.words[0] in LAB else ["text2grad"]
     return [*program, *step.words]
 
@@ -187,7 +183,7 @@ def words_of(step: Step) -> list[str]:
 
 
 def run_paper(selected: Sequence[Step]) -> dict[str, int]:
-    """Run the steps that are not done yet, one after the other.
+    """Run the steps that are not done yet, in order.
 
     Raises:
         UserError: a GPU, the key or files are missing, or a step failed.
@@ -195,7 +191,7 @@ def run_paper(selected: Sequence[Step]) -> dict[str, int]:
     pending = [step for step in selected if not is_done(step)]
     print(f"{len(selected) - len(pending)} of {len(selected)} steps are done", file=sys.stderr)
     if missing := list(lacking(pending)):
-        raise UserError(f"missing: {'; '.join(missing)}", "--plan needs nothing")
+        raise UserError(f"missing: {'; '.join(missing)}", "provide them, or only print the steps with --plan")
     for step in pending:
         run(step)
     return {"steps": len(selected), "ran": len(pending)}
@@ -235,16 +231,18 @@ def is_done(step: Step) -> bool:
 
 
 def run(step: Step) -> None:
-    """Run one step and note it.
+    """Run one step and record it.
 
     Raises:
-        UserError: it failed, or has to be run again (budget reached, interrupted).
+        UserError: it failed, reached a budget or was interrupted.
     """
     words = words_of(step)
     print(f"== {step.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
     done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode not in WENT_WELL:
-        raise UserError(f"{step.name} ended with {done.returncode}", "see above; the same command resumes here")
+    if done.returncode not in ACCEPTED_CODES:
+        raise UserError(
+            f"{step.name} failed (exit code {done.returncode})", "see above; the same command resumes here"
+        )
     NOTES.mkdir(parents=True, exist_ok=True)
     summary = (done.stdout.splitlines() or ["null"])[-1]
     record = {"digest": digest(step), "code": done.returncode, "words": step.words, "summary": json.loads(summary)}

@@ -1,10 +1,8 @@
-"""All that the steps of the paper need of the world, small enough for a laptop and made on the
-spot.
+"""Tiny substitutes for the models, data and chat model of the paper's steps.
 
-Models stand in the current folder under their hub names, data sets answer under theirs
-(`hub_rows`), the files of `data/` are there, and a scripted chat endpoint on loopback judges
-whatever it is shown. So a step runs with its own words; only `SMALL` follows them. No network, no
-GPU, no key.
+Models are written to the current folder under their hub names, `hub_rows` replaces the hub's data
+sets, `write_files` writes the files of `data/`, and a scripted chat endpoint on loopback judges
+every answer. A step therefore runs its own command with only the options of `SMALL` appended.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ def _lessons() -> Iterator[tuple[str, str]]:
 
 
 def _teach(folder: Path, lessons: Sequence[tuple[str, str]], steps: int = 200) -> None:
-    """Train a model on all lessons at once, so many times."""
+    """Train a model for this many steps on all lessons in one batch."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -134,8 +132,8 @@ def _teach(folder: Path, lessons: Sequence[tuple[str, str]], steps: int = 200) -
     for _ in range(steps):
         logits = model(input_ids=ids, attention_mask=ids != tokenizer.pad_token_id).logits[:, :-1]
         targets = labels[:, 1:].flatten()
-        # Smoothed, so that no other text is all but impossible: fine-tuning on it would count as
-        # diverged.
+        # Without smoothing other texts are almost impossible, and fine-tuning on them would count
+        # as diverged.
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, label_smoothing=0.01)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -162,19 +160,18 @@ def _make_encoder(folder: Path) -> None:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """In the place of `data.files._hub_rows`: rows of the data sets of the list, in their published
-    shapes.
+    """Yield rows of a data set in its published format; replaces `data.files._hub_rows`.
 
     Raises:
-        UserError: the list has no such data set, or it has no such split.
+        UserError: the list has no such data set or split.
     """
     if f"{name} {split}" not in DATA:
-        raise UserError(f"the list names no split {split!r} of {name!r}", f"{TABLES.name} has those it names")
+        raise UserError(f"no split {split!r} of {name!r}", f"add it to {TABLES.name}")
     return rows_of(f"{name} {split}")
 
 
 def rows_of(name: str) -> Iterator[Row]:
-    """The rows of a data set or file of tiny_world.yaml, whose header explains them."""
+    """Yield the rows of a data set or file in tiny_world.yaml, whose header explains the format."""
     table = DATA[name]
     if "list" in table:
         yield from table["list"]
@@ -184,13 +181,12 @@ def rows_of(name: str) -> Iterator[Row]:
     else:
         numbers = list(range(table.get("first", 0), table.get("first", 0) + table["rows"]))
     for number in numbers:
-        text = json.dumps(table["row"]).replace('"{n}"', str(number))  # a number alone is no text
+        text = json.dumps(table["row"]).replace('"{n}"', str(number))  # "{n}" alone becomes a number
         yield json.loads(text.replace("{n}", str(number)))
 
 
 def _numbers(question: str, heldout_share: float, counts: Mapping[str, int]) -> list[int]:
-    """Numbers with which so many questions are trained on and held out, at the share of their
-    preset."""
+    """Return numbers whose questions fill the splits with these counts at the preset's share."""
     settings = TaskSettings(name="qa", heldout_share=heldout_share)
     remaining, values = dict(counts), []
     for number in range(10_000):
@@ -239,8 +235,7 @@ def reply_to(messages: list[Row]) -> str:
 
 
 def marks_of(response: str) -> tuple[list[Row], list[Row]]:
-    """Good and poor quotes: of a canary those that are known, of anything else its first word and
-    its last."""
+    """Return good and poor quotes: those of a canary, else the first and the last word."""
     for line in CANARIES.read_text(encoding="utf-8").splitlines():
         canary = json.loads(line)
         if response and canary["response"].startswith(response):
@@ -255,7 +250,7 @@ def marks_of(response: str) -> tuple[list[Row], list[Row]]:
 
 
 def _label(word: str, good: list[Row], poor: list[Row]) -> int:
-    """Of a word: that of a quote with it or in it."""
+    """Return the label of the quote that contains a word or is part of it, or 0."""
     for label, quotes in ((-1, poor), (1, good)):
         if any(word in quote_row["quote"].split() or quote_row["quote"] in word for quote_row in quotes):
             return label
@@ -285,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def chat_endpoint() -> Iterator[str]:
-    """A server on loopback; its base URL."""
+    """Serve on loopback, and yield the base URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         server.daemon_threads = True
         Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

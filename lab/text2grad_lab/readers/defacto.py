@@ -1,8 +1,7 @@
-"""DeFacto: what people found wrong in a summary of a news article, and their corrected summary.
+"""DeFacto: explanations of errors in summaries of news articles, and corrected summaries.
 
-The faults are not marked: the difference between the summary and the mended one tells where they
-are. The verdict is `span_score` of those spans and of what was put in; a summary without error has
-1.
+Errors are not marked: spans come from the difference between the summary and its correction. The
+verdict is `span_score` of these spans and the added text, 1 for a summary without error.
 
     text2grad import train.jsonl --kind text2grad_lab.readers.defacto:DEFACTO --out feedback.jsonl
 """
@@ -19,7 +18,7 @@ from text2grad_lab.readers.finegrained import span_score
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion on a summary."""
+    """Yield the opinion on a summary."""
     feedback: Mapping[str, Any] = row["feedback"] if isinstance(row["feedback"], dict) else {}
     response, article = required_text(row, "candidate"), required_text(row, "article")
     explanation, instruction, corrected, evidence = (
@@ -33,7 +32,7 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         errors=", ".join(name for name in ("intrinsic_error", "extrinsic_error") if row.get(name)),
         evidence=evidence,
         gold=optional_text(row, "abstract"),
-        # Marked as wrong, but not corrected: there is no word to point at.
+        # Labelled as wrong but not corrected, so no words can be marked.
         unchanged=changed and not spans and not omissions,
     )
     yield Opinion(

@@ -1,11 +1,10 @@
-"""FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and the information
-they missed.
+"""FineGrainedRLHF's QA feedback: error spans marked by people, and missing information.
 
 Every error span is poor; text outside is neutral, since good text was not marked. Offsets are
 characters of "prediction 1", as published. The verdict is `span_score`.
 
-    text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED --config
-        human_qa
+    text2grad import dev_feedback.json --kind text2grad_lab.readers.finegrained:FINEGRAINED \\
+        --config human_qa
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SENTENCES = {
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion on a published answer."""
+    """Yield the opinion on a published answer."""
     example = finegrained_example(row, fallback_id, names.context_characters)
     response, passages = required_text(row, "prediction 1"), row["passages"]
     errors, missing = (_objects(row["feedback"], key) for key in ("errors", "missing-info"))
@@ -55,12 +54,11 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:
-    """A verdict from what is wrong and what is missing: 1 - 2 · (share of either), so in [-1, 1].
+    """Return a verdict in [-1, 1]: 1 - 2 · (share of wrong or missing characters).
 
-    The share is of characters, of the response and of the `missing` passage text together. No error
-    and nothing missing is 1, an answer wrong from end to end is -1; overlaps count once. What is
-    missing has to count: spans cannot quote it, and by spans alone the shorter answer is the better
-    one. Rounded to two digits, because a model has to learn to write it.
+    The share is taken of the response and the `missing` passage text together; overlaps count once.
+    Missing text counts because spans cannot quote it: by spans alone shorter answers would be
+    better. Rounded to two digits, because a model has to learn to write it.
     """
     poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
     length = len(response) + len(missing)
@@ -68,7 +66,7 @@ def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float
 
 
 def shortened(text: str, words: int = 8) -> str:
-    """The text on one line, in quotes, cut after this many words."""
+    """Return the text on one line, in quotes, truncated after this many words."""
     parts = text.split()
     return f'"{" ".join(parts[:words])}{" …" if len(parts) > words else ""}"'
 
@@ -83,7 +81,7 @@ def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[s
         raise ValueError(f"error span [{start}, {end}) is not inside the {len(response)} characters")
     kind, explanation = required_text(error, "error type"), str(error.get("explanation", ""))
     evidence = " ".join(explanation.split())
-    if explanation.startswith("{"):  # of wrong grounding, a pointer to the sentence that is right
+    if explanation.startswith("{"):  # for wrong grounding, a pointer to the correct sentence
         try:
             pointer = json.loads(explanation)
         except json.JSONDecodeError as fault:
@@ -103,14 +101,14 @@ def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 FINEGRAINED = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS)
 
 
-# The question with its passages.
+# The question with its passages
 
 
 def finegrained_example(row: Row, fallback_id: str, context_characters: int | None = None) -> Example:
-    """A FineGrainedRLHF question with its passages.
+    """Return a FineGrainedRLHF question with its passages.
 
-    The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500
-    in dev_feedback.json), it is the human-written gold answer.
+    The reference is the corrected answer, or the gold answer if the correction is empty (13 of 500
+    in dev_feedback.json).
     """
     question = required_text(row, "question")
     feedback = row["feedback"]
@@ -122,21 +120,22 @@ def finegrained_example(row: Row, fallback_id: str, context_characters: int | No
     return Example(id=fallback_id, prompt=prompt, reference=corrected or gold, meta=meta)
 
 
-def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]) -> str:
-    """The text behind `{"passage_id": p, "sentence_id": [s, ...]}`: passages count from 1, and
-    sentence 0 is the title.
+def passage_sentence(passages: Sequence[Sequence[str]], pointer: Mapping[str, Any]) -> str:
+    """Return the text of a pointer `{"passage_id": p, "sentence_id": [s, ...]}`.
+
+    Passages count from 1; sentence 0 is the title.
 
     Raises:
         ValueError: there is no such sentence.
     """
     try:
-        passage = _without_repeated_title(passages[_counted(where["passage_id"], 1)])
-        return " ".join(passage[_counted(number, 0)].strip() for number in where["sentence_id"])
+        passage = _without_repeated_title(passages[_index(pointer["passage_id"], 1)])
+        return " ".join(passage[_index(number, 0)].strip() for number in pointer["sentence_id"])
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"no sentence {dict(where)} in the passages") from error
+        raise ValueError(f"no sentence {dict(pointer)} in the passages") from error
 
 
-def _counted(number: Any, first: int) -> int:
+def _index(number: Any, first: int) -> int:
     if not isinstance(number, int) or number < first:
         raise IndexError(number)
     return number - first
@@ -146,7 +145,7 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
     if not isinstance(passages, list) or not all(isinstance(p, list) and len(p) > 1 for p in passages):
         raise ValueError("passages is not a list of [title, sentence, ...]")
     if not all(isinstance(sentence, str) for passage in passages for sentence in passage):
-        raise ValueError("a passage has something else than text")
+        raise ValueError("a passage has an element that is not text")
     remaining = context_characters
     parts = [question]
     for passage in passages:
@@ -160,13 +159,12 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
 
 
 def _without_repeated_title(passage: Sequence[str]) -> list[str]:
-    """[title, sentence, ...]; about half of the published passages repeat the title in the first
-    sentence."""
+    """Remove the title that about half of the published passages repeat in the first sentence."""
     title, first, *sentences = passage
     return [title, first.removeprefix(f"{title}\n\n"), *sentences]
 
 
 def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
-    """Whole sentences from the start that fit into this many characters."""
+    """Return the complete sentences that fit into this many characters."""
     lengths = accumulate(map(len, sentences))
     return [sentence for sentence, end in zip(sentences, lengths, strict=True) if end <= characters]

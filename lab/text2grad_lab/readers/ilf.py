@@ -1,5 +1,4 @@
-"""ILF-for-code (Chen et al. 2024): what people wrote about a model's program, and the program as
-they corrected it.
+"""ILF-for-code (Chen et al. 2024): people's critiques of a model's programs, and their corrections.
 
 text2grad import surge_annotations.jsonl --kind text2grad_lab.readers.ilf:ILF --out feedback.jsonl
 """
@@ -20,8 +19,7 @@ CORRECTED = "unedited_annotator_completion"
 
 
 def problem(row: Row, fallback_id: str) -> Example:
-    """The problem of a row with its tests; the reference is the corrected program, `draft` the
-    model's."""
+    """Return a problem with tests; the correction is its reference, the model's program `draft`."""
     start = required_text(row, "prompt")
     declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
     if not declared:
@@ -40,7 +38,7 @@ def problem(row: Row, fallback_id: str) -> Example:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The words of a person about the draft of a row; nothing where nobody wrote any."""
+    """Yield the opinion on the draft of a row; none without feedback."""
     example = problem(row, fallback_id)
     if words := optional_text(row, "Feedback"):
         meta = {name: value for name, value in example.meta.items() if name not in (DRAFT, HUMAN_FEEDBACK)}

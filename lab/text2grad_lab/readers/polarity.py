@@ -49,10 +49,10 @@ _RESERVATION = re.compile(
 
 
 def polarity(comment: str) -> Label | None:
-    """+1 for praise, -1 for criticism, None where the comment does not say it in its first words.
+    """Return 1 for praise, -1 for criticism, None if the first words are no clear verdict.
 
-    A criticism stands unless praise or doubt follows; praise stands only without any reservation,
-    because "a great start, but ..." praises less than it quotes.
+    Criticism followed by praise or doubt has no polarity. Neither has praise with a reservation,
+    because "a great start, but ..." praises less than the highlight.
     """
     words = " ".join(comment.replace("’", "'").casefold().split())
     if _DOUBT.search(words):

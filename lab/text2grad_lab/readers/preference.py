@@ -1,8 +1,8 @@
 """Read preference pairs from files and published data sets.
 
-A line is `{"prompt", "chosen", "rejected"}`, with `id` and `meta` if there are some. Each of the
-three is text or a list of turns; an answer given as a whole conversation (UltraFeedback binarized)
-brings its prompt with it.
+A line is `{"prompt", "chosen", "rejected"}`, with optional `id` and `meta`. Each of the three is
+text or a list of turns. An answer that is a complete conversation (UltraFeedback binarized) includes its
+prompt.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ OPENAI_SIDES = ("preferred_output", "non_preferred_output")
 
 
 def read_pairs(data: str, split: str = "") -> Pairs:
-    """The pairs of a local file or a split of a hub data set, without repeated ones and those with
-    equal sides.
+    """Return the pairs of a local file or a split of a hub data set.
+
+    Repeated pairs and pairs with equal sides are left out.
 
     Raises:
-        UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
+        UserError: it cannot be read or has no records, or a record is not a pair.
     """
     rows = load_rows(data, None, split)
     if rows[0].keys() >= RECORD_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
-        raise UserError(f"{data} has feedback and no pairs", cure)
+        raise UserError(f"{data} has feedback instead of pairs", cure)
     pairs_by_key: dict[tuple[object, ...], Preference] = {}
     left_out = Counter[str]()
-    for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
+    for pair in convert_rows(rows, data, frozenset(), _pairs_of, "preference pair"):
         if pair is None:
             left_out["undecided"] += 1
         elif response_key(pair.chosen).strip() == response_key(pair.rejected).strip():
@@ -70,8 +71,10 @@ def _pair(row: Row, fallback_id: str) -> Preference:
 
 
 def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
-    """The turns before an answer, if it is a conversation, and its text; one that begins with the
-    assistant is all answer, of several turns."""
+    """Return the turns before an answer, if it is a conversation, and the answer.
+
+    All turns of a conversation that begins with the assistant are the answer.
+    """
     turns = _turns(row.get(side))
     if len(turns) > 1 and turns[0].role == "assistant":
         return (), Transcript.of_messages(turns)
@@ -83,7 +86,7 @@ def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
 
 
 def _turns(value: object) -> tuple[Message, ...]:
-    """The turns of a list of some; of anything else, none."""
+    """Return the turns of a list; empty for any other value."""
     turns = value if isinstance(value, list) else []
     return tuple(Message(role=turn["role"], content=turn["content"]) for turn in turns)
 

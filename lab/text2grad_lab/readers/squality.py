@@ -1,13 +1,11 @@
-"""SQuALITY's human evaluation: reviewers highlighted parts of summaries, commented, and gave 0-100
-ratings.
+"""SQuALITY's human evaluation: highlights in summaries with comments, and ratings from 0 to 100.
 
-A highlight is published as text without its position, so only one that occurs once in the response
-can be placed; and as a comment without a label, so only one whose comment says so plainly is praise
-or criticism (`polarity`). Everything that yields no span is counted. The verdict is the reviewer's
-overall rating.
+Highlights are published as text without positions: only those that occur once in the response can
+be placed. Comments are published without labels: only unmistakable ones become praise or criticism
+(`polarity`). Highlights that yield no span are counted. The verdict is the overall rating.
 
-    text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY --config
-        human_qa
+    text2grad import all-responses.jsonl --kind text2grad_lab.readers.squality:SQUALITY \\
+        --config human_qa
 """
 
 from __future__ import annotations
@@ -86,8 +84,7 @@ def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion
 
 
 def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
-    """The spans that can be placed and labelled, sorted, and why the others cannot: each mark
-    counts once."""
+    """Return the spans that can be placed and labelled, and counts of the other marks by reason."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
     for selection, comment in marks:
@@ -106,7 +103,7 @@ def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span,
 
 
 def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterator[Row]:
-    """The reviews of a published row, flat."""
+    """Yield the reviews of a published row in the flat format."""
     story = str(row["passage-id"])
     for index, systems in row["questions"].items():
         if (story, index) not in questions:
@@ -115,23 +112,24 @@ def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterato
         for system, answer in systems.items():
             for review in answer["reviews"]:
                 marks = [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]]
-                who = {"system": system, "response": answer["response"], "worker_id": review["worker_id"]}
-                yield {**place, **who, "spans": marks, **{name: review[f"{name}-rating"] for name in RATINGS}}
+                reviewed = {"system": system, "response": answer["response"], "worker_id": review["worker_id"]}
+                yield {**place, **reviewed, "spans": marks, **{name: review[f"{name}-rating"] for name in RATINGS}}
 
 
 def read_names(path: Path, rows: Sequence[Row]) -> Names:
-    """The question texts and references by (story, index of the question): of
-    questions_and_references.jsonl beside the file, or of v1-3/txt/test.jsonl where the repository
-    has it.
+    """Return the question texts and references by story and index of the question.
+
+    They are read from questions_and_references.jsonl next to the file, or from v1-3/txt/test.jsonl
+    in the published repository.
 
     Raises:
-        UserError: the rows have no question texts, and neither file is there.
+        UserError: the rows have no question texts, and both files are missing.
     """
     questions_file = path.with_name("questions_and_references.jsonl")
     published = path.parent.parent / "v1-3" / "txt" / "test.jsonl"
     source = next((file for file in (questions_file, published) if file.is_file()), None)
     if source is None and any(map(_is_nested, rows)):
-        raise UserError(f"{path} has no question texts", f"put {questions_file.name} or {published.name} beside it")
+        raise UserError(f"{path} has no question texts", f"put {questions_file.name} next to it")
     questions: dict[tuple[str, str], Question] = {}
     for row in read_rows(source) if source else ():
         story = optional_text(row, "passage_id") or required_text(row["metadata"], "passage_id")
