@@ -47,7 +47,7 @@ class Episode:
         Args:
             line: The text of the policy's turn.
         """
-        return self._tools.said_to(line)
+        return self._tools.respond(line)
 
 
 def load_tokenizer(folder: str) -> Any:

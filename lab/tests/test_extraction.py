@@ -150,7 +150,7 @@ def test_what_is_read_is_what_the_library_reads(wanted: dict[str, Any], tight: b
         assert flat == [(key, value) for key, value in expected if not isinstance(value, list)]
     for member in members:
         start, end = member.place
-        assert start < end <= member.whole[1]
+        assert start < end <= member.extent[1]
         quoted = text[start - 1 : end + 1] if isinstance(member.value, str) and member.value else text[start:end]
         assert json.loads(quoted, parse_float=Decimal) == member.value
 

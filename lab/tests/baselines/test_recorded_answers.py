@@ -89,12 +89,12 @@ def test_imitation_counts_its_samples_and_starts_from_the_named_policy(config: C
     source = file_of(config, RECORDS)
     first = run_imitate(config, source, "one", Choice(best=True))
     assert (first.samples, first.prompts, first.imitated, first.prompts_without) == (5, 3, 2, 1)
-    second = run_imitate(config, source, "two", start="one")
+    second = run_imitate(config, source, "two", Choice(), start="one")
     assert second.imitated == 3 and second.out.endswith("ppo/two/policy")
     with pytest.raises(UserError, match="'three'"):
-        run_imitate(config, source, "four", start="three")
+        run_imitate(config, source, "four", Choice(), start="three")
     with pytest.raises(UserError, match="--above -1"):
-        run_imitate(config, file_of(config, [RECORDS[1]]), "five")
+        run_imitate(config, file_of(config, [RECORDS[1]]), "five", Choice())
 
 
 def test_refine_revises_poor_answers_and_keeps_usable_revisions(

@@ -68,7 +68,7 @@ def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, comma
 def test_a_critic_that_is_no_model_waits_for_none(config: Config) -> None:
     tested = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": "program"})})
     assert list(works_of(methods_of(["text2grad"], tested))) == ["sft", "text2grad", "evaluate text2grad"]
-    with pytest.raises(UsageError, match="the critic program knows what the answers are measured by"):
+    with pytest.raises(UsageError, match="the critic program knows the reference or the tests"):
         methods_of(["reflection"], tested)
 
 

@@ -23,10 +23,9 @@ from text2grad.commands.judge import RECORDS, START
 class Refine(Stage, ConfiguredAsDemo):
     """Revise answers by their critiques.
 
-    For every answer in FILE that its critic found fault with, the policy writes
-    extra.refine.samples revisions, given the question, the answer and the critique; the critic
-    judges them. Revisions that copy the answer or repeat words of the instruction are refused and
-    counted. Imitating the best ones is ILF.
+    For every criticised answer in FILE, the policy writes extra.refine.samples revisions, given the
+    question, the answer and the critique; the critic judges them. Revisions that copy the answer or
+    repeat words of the instruction are refused and counted. Imitating the best ones is ILF.
 
     \b
     Example:
@@ -47,11 +46,11 @@ class Refine(Stage, ConfiguredAsDemo):
 
 @command("imitate")
 class Imitate(Stage, ConfiguredAsDemo, Resumable):
-    """Fine-tune the SFT policy on recorded answers that their critic passed.
+    """Fine-tune the SFT policy on recorded answers with a passing score.
 
     With --best on several samples per prompt this is rejection sampling, on refinements ILF. With
-    --revise the policy learns to refine (refine --from NAME), which models too small to revise from
-    a prompt need. The settings of the training are those of sft.
+    --revise the policy learns to refine (refine --from NAME), which is
+    needed for models too small to revise from a prompt. Training uses the settings of sft.
 
     \b
     Examples:
@@ -62,7 +61,7 @@ class Imitate(Stage, ConfiguredAsDemo, Resumable):
     source: Path = argument(*RECORDS)
     best: bool = option("--best", "Only the best answer per prompt.", False)
     above: float = option("--above SCORE", "Only answers with a higher score.", 0.0)
-    revise: bool = option("--revise", "Learn to revise poor answers into those that passed.", False)
+    revise: bool = option("--revise", "Learn to revise poor answers into passing ones.", False)
     name: str = option("--name NAME", "Its folder in <run.folder>/ppo.", "imitation")
     start: str = option(*START, "")
 
@@ -78,10 +77,10 @@ class Imitate(Stage, ConfiguredAsDemo, Resumable):
 
 @command("reflect")
 class Reflect(Stage, ConfiguredAsRun):
-    """Measure a policy that revises its answers by what the critic says.
+    """Measure a policy that revises its answers by the critic's feedback.
 
     Nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
-    reference nor tests) says what is wrong, the policy revises.
+    reference nor tests) criticises the answer, and the policy revises it.
 
     \b
     Example:
@@ -102,8 +101,8 @@ class TrainUnits(Stage, ConfiguredAsDemo, Resumable):
     """Train a model that labels the steps or the tokens of an answer.
 
     Steps (statements of a program, sentences and clauses) are right or wrong; tokens are good, poor
-    or neither. The model writes nothing and learns from <run.folder>/feedback.jsonl. PPO on it:
-    train --config text2grad_lab:prm for steps, --config text2grad_lab:dense for tokens.
+    or neither. The model learns from <run.folder>/feedback.jsonl and writes no text. To use it
+    in PPO: train --config text2grad_lab:prm for steps, --config text2grad_lab:dense for tokens.
 
     \b
     Example:
@@ -126,8 +125,8 @@ PAIRS = ("FILE", "Preference pairs: a file, or a data set on the hub.")
 class TrainDpo(Stage, ConfiguredAsDemo):
     """Train the SFT policy by direct preference optimisation (DPO), with TRL.
 
-    It learns from chosen and rejected answers; there is no critic and nothing is sampled. The
-    settings are in extra.dpo.
+    It learns from chosen and rejected answers without a critic or sampling. The settings are in
+    extra.dpo.
 
     \b
     Example:
@@ -151,7 +150,7 @@ class TrainDpo(Stage, ConfiguredAsDemo):
 class TrainScalar(Stage, ConfiguredAsDemo):
     """Train a scalar reward model on preference pairs, with TRL.
 
-    It gives one number for an answer. PPO on it: train --config text2grad_lab:scalar_rm. The
+    It gives one number per answer. To use it in PPO: train --config text2grad_lab:scalar_rm. The
     settings are in extra.scalar_model.
 
     \b

@@ -1,8 +1,8 @@
-"""`imitate`: fine-tune a policy on the answers of a feedback file that its critic passed.
+"""`imitate`: fine-tune a policy on the answers of a feedback file with a passing score.
 
-With `--best` on the best answer per prompt only: rejection sampling (best of n; RAFT, Dong et al.
-2023) on answers that `annotate` sampled, and the last step of ILF (Scheurer et al. 2023) on those
-that `refine` wrote.
+`--best` takes the best answer per prompt only. On answers of `annotate` this is rejection sampling
+(best of n; RAFT, Dong et al. 2023), on those of `refine` the last step of ILF (Scheurer et al.
+2023).
 """
 
 from __future__ import annotations
@@ -47,10 +47,6 @@ class Choice:
     revise: bool = False
 
 
-ALL = Choice()
-"""Every answer that passes."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImitationSummary(Summary):
     """The number of answers and prompts read, of answers imitated, and of prompts without one."""
@@ -68,7 +64,7 @@ def run_imitate(
     config: Config,
     source: Path,
     name: str,
-    choice: Choice = ALL,
+    choice: Choice,
     start: str = "",
     resume: ResumeMode = "auto",
 ) -> ImitationSummary:
@@ -114,10 +110,9 @@ def run_imitate(
 def revision_pairs(
     records: Sequence[Feedback], good: Sequence[Feedback], prompt: Prompt, chat: LimitedChat
 ) -> list[Pair]:
-    """Return pairs from every criticised answer to the best answer to its prompt, in the words of
-    `refine`.
+    """Return pairs of a revision prompt for a criticised answer and the best answer to its prompt.
 
-    This is how ILF trains its refiner on the model's own answers (Chen et al. 2024).
+    ILF trains its refiner this way on the model's own answers (Chen et al. 2024).
 
     Raises:
         UserError: no prompt has both.
@@ -134,8 +129,7 @@ def revision_pairs(
 
 
 def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
-    """Return the answers that are good enough, in their order; ties for the best go to the
-    first."""
+    """Return the answers that are good enough, in order; the first wins a tie for the best."""
     good = [record for record in records if record.score is not None and record.score > choice.above]
     if not choice.best:
         return good
@@ -148,5 +142,5 @@ def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback
 
 
 def question(record: Feedback) -> str:
-    """Return the words of a record's question, by which equal prompts are recognised."""
+    """Return the key of a record's question."""
     return question_key(record)

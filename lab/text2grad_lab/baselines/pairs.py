@@ -1,7 +1,7 @@
 """Preference pairs for TRL's trainers: the data, the settings, and `train-dpo` (paper, appendix N).
 
-Our own token ids go into the trainers, so a pair reads as the policy samples it. Training is TRL's,
-in one process and from the start; batches count pairs.
+The trainers get our token ids, so that pairs are encoded as the policy samples them. TRL trains in
+one process without resuming; batches count pairs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ METRICS = {
     "grad_norm": "grad_norm",
     "learning_rate": "lr",
 }
-"""Names of the metrics that TRL logs, and ours."""
+"""Our names of the metrics that TRL logs."""
 
 
 class PairSettings(SupervisedSettings):
@@ -74,8 +74,7 @@ class DPOSettings(Settings):
 
 @dataclass(frozen=True)
 class SplitPairs:
-    """Pairs to train on and to measure on, no question in both, and how many records gave none, by
-    the reason."""
+    """Training and held-out pairs without common questions, and unusable records by reason."""
 
     train: list[Preference]
     heldout: list[Preference]
@@ -124,7 +123,7 @@ def reference_of(policy: Policy) -> Any:
 
 
 class _DPOTrainer(DPOTrainer):  # type: ignore[misc]
-    """TRL's trainer on data that is tokenised already."""
+    """TRL's trainer for tokenised data."""
 
     def _prepare_dataset(self, dataset: Dataset, *args: object) -> Dataset:
         return dataset
@@ -139,7 +138,7 @@ def trainer_arguments(kind: Any, config: Config, settings: SupervisedSettings, f
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=rows,
-        per_device_eval_batch_size=1,  # a last batch that is smaller would count as much as the others
+        per_device_eval_batch_size=1,  # a smaller last batch would have the weight of a full one
         gradient_accumulation_steps=max(1, settings.batch_size // rows),
         learning_rate=settings.lr,
         lr_scheduler_type=course.schedule,
@@ -208,8 +207,10 @@ def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitPairs]:
 def fitting(
     pairs: SplitPairs, tokens: Callable[[Sequence[Preference]], Sequence[int]], limit: int | None
 ) -> SplitPairs:
-    """Return the pairs that fit the model whole, and report the others: half an answer teaches to
-    stop early."""
+    """Return the pairs that fit into the context, and report the others.
+
+    Truncated answers would teach the model to stop early.
+    """
 
     def short(data: Sequence[Preference]) -> list[Preference]:
         return [pair for pair, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
@@ -224,11 +225,11 @@ def fitting(
 
 
 def preference_data(config: Config, data: str) -> SplitPairs:
-    """Return the pairs of a file or hub data set, split by question, by the task's own rule.
+    """Return the pairs of a file or hub data set, split by question with the task's rule.
 
-    Held-out pairs that come with them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the held-out
-    split of a data set) are held out, else a share of the questions (`task.heldout_share`); with
-    `task.split` or `task.heldout_data` the held-out questions of the task too.
+    Pairs of `pairs_heldout.jsonl` next to `pairs.jsonl`, or of a data set's held-out split, are
+    held out; without them, a share of the questions (`task.heldout_share`). With `task.split` or
+    `task.heldout_data` the held-out questions of the task are held out too.
 
     Raises:
         UserError: all pairs are held out, or answers have several turns.
@@ -238,16 +239,18 @@ def preference_data(config: Config, data: str) -> SplitPairs:
     heldout_pairs = list(heldout_file.pairs) if heldout_file else []
     if any(isinstance(side, Transcript) for pair in pairs.pairs for side in (pair.chosen, pair.rejected)):
         raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")
-    heldout = {_words(pair) for pair in heldout_pairs}
+    heldout = {question_key(pair) for pair in heldout_pairs}
     for pair in pairs.pairs:
         rule = "train" if heldout_file else assign_split(question_text(pair), config.task)
-        if splits.get(_words(pair), rule) == "heldout":
-            heldout.add(_words(pair))
-    train = [pair for pair in pairs.pairs if _words(pair) not in heldout]
+        if splits.get(question_key(pair), rule) == "heldout":
+            heldout.add(question_key(pair))
+    train = [pair for pair in pairs.pairs if question_key(pair) not in heldout]
     if not train:
         raise UserError(f"{data}: all {len(pairs.pairs)} pairs are held out", "lower task.heldout_share")
     return SplitPairs(
-        train, [pair for pair in pairs.pairs if _words(pair) in heldout] + heldout_pairs, Counter(pairs.left_out)
+        train,
+        [pair for pair in pairs.pairs if question_key(pair) in heldout] + heldout_pairs,
+        Counter(pairs.left_out),
     )
 
 
@@ -274,7 +277,3 @@ def summary_of(
         figures={f"heldout_{name}": value for name, value in figures.items()},
         out=str(place / "policy"),
     )
-
-
-def _words(pair: Preference) -> str:
-    return question_key(pair)

@@ -1,4 +1,4 @@
-"""Records that the baselines train on: of single answers."""
+"""Refuse records that the baselines cannot train on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Transcript
 
 
-def refuse_transcripts(records: Iterable[Feedback], what: str) -> None:
+def refuse_transcripts(records: Iterable[Feedback], method: str) -> None:
     """Refuse records of several turns.
 
     Raises:
-        UserError: `what` learns from single answers, and some of the records have several turns.
+        UserError: some of the records have several turns.
     """
     several = [isinstance(record.response, Transcript) for record in records]
     if any(several):
         problem = (
-            f"{what} learns from single answers, and {sum(several)} of {len(several)} records have several turns"
+            f"{method} learns from single answers, and {sum(several)} of {len(several)} records have several turns"
         )
         raise UserError(problem, "train-reward and train --offline FILE learn from them")

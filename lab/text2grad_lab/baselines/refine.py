@@ -72,7 +72,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     task = run.task()
     kind = config.annotate.critic or config.critic.kind
     if kind == "human":
-        raise UserError("no person has judged the revisions yet", "--annotate.critic program, prompted, ...")
+        raise UserError("people cannot judge revisions during a run", "--annotate.critic program, prompted, ...")
     records, left_out = read_training_records(source, run)
     refuse_transcripts(records, "refine")
     cases = cases_of(records)
@@ -88,7 +88,9 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     items = [Item(case.example, revision.text, shares_id=True) for case, revision in pairs if not revision.refused]
     if not items:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
-        raise UserError(f"no revision of {len(revisions)} is usable: {reasons}", "take a stronger policy, --from")
+        raise UserError(
+            f"no revision of {len(revisions)} is usable: {reasons}", "use a stronger policy with --from"
+        )
     target = out or run.path / "refined.jsonl"
     journal = target.with_name(target.name + ".journal")
     with critic_factory(config, kind) as factory, factory.open(task, policy, journal) as critic:

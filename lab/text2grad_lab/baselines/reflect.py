@@ -1,8 +1,7 @@
 """`reflect`: no training; the policy answers, the critic judges, the policy revises once.
 
-The critic must know no more than a reader: it is shown no reference and no tests, and critics that
-consist of these are refused, since they measure the answers. Tokens are counted by who read or
-wrote them.
+The critic sees neither reference nor tests, and critics based on these are refused, since they
+measure the answers. Tokens are counted by reader and writer.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class Reflector:
         return rows
 
     def revise(self, examples: Sequence[Example], responses: list[str], chat: LocalChat) -> None:
-        """Revise the responses in place that the critic finds fault with; an unusable revision
-        changes nothing."""
+        """Revise criticised responses in place; unusable revisions change nothing."""
         cases = self._criticised(examples, responses)
         revisions = revise(chat, self.prompt, list(cases.values()))
         for index, revision in zip(cases, revisions, strict=True):
@@ -137,8 +135,7 @@ class Reflector:
                 responses[index] = revision.text
 
     def _criticised(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[int, Case]:
-        """Return the answers that the critic finds fault with, by index; the critic sees no
-        reference."""
+        """Return the criticised answers by index; the critic does not see the reference."""
         bare_examples = [Example(id=example.id, prompt=example.prompt) for example in examples]
         before = Counter(tokens_used(self.critic))
         judgements = self.critic.critique(bare_examples, responses)

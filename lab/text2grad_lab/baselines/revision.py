@@ -1,9 +1,7 @@
-"""Revise an answer by its critique: the messages a model is shown, and which revisions are
-unusable.
+"""Ask for revisions of answers by their critiques, and refuse unusable ones.
 
-A copy of the answer teaches nothing. A revision that repeats words of the instruction would teach a
-policy to write them. Models that cannot follow the instruction do both; neither becomes a training
-target.
+A copy of the answer teaches nothing, and a revision that repeats the instruction would teach the
+policy to write it. Models that cannot follow the instruction do both.
 """
 
 from __future__ import annotations
@@ -49,15 +47,14 @@ def refine_settings(config: Config) -> RefineSettings:
 
 
 def refuse_informed_critic(config: Config) -> None:
-    """Refuse a critic that reads the reference or runs the tests: it would reveal what the answers
-    are measured by.
+    """Refuse a critic that reads the reference or runs the tests, since these measure the answers.
 
     Raises:
-        UsageError: the critic of the run is one.
+        UsageError: the critic of the run does.
     """
     if not spec_of(config.critic.kind).reference_free:
         cure = "--critic.kind prompted or reward_model, or compare without reflection"
-        raise UsageError(f"the critic {config.critic.kind} knows what the answers are measured by", cure)
+        raise UsageError(f"the critic {config.critic.kind} knows the reference or the tests", cure)
 
 
 def revision_prompt() -> Prompt:
@@ -96,8 +93,7 @@ def _checked(answer: Answer, case: Case, prompt: str) -> Revision:
 
 
 def revision_messages(prompt: str, case: Case, excess: Callable[[Sequence[Message]], int]) -> list[Message]:
-    """Return the conversation that asks for a revision: the question, the answer and the critique
-    only.
+    """Return messages that ask for a revision, with the question, the answer and the critique.
 
     `prompt` is the text of a prompt file with {{prompt}}, {{response}} and {{meta.critique}}. The
     example's reference and tests are never shown.
@@ -141,8 +137,7 @@ def _plain(text: str) -> str:
 
 
 def _pieces(prompt: str) -> list[str]:
-    """Return all substrings of `LONGEST_SHARED` characters of the instruction that start at a
-    word."""
+    """Return the substrings of `LONGEST_SHARED` characters of a prompt that start at a word."""
     words = _plain(_MARKUP.sub(" ", prompt))
     starts = [start for start, _ in pieces(words)]
     return [words[start : start + LONGEST_SHARED] for start in starts if start + LONGEST_SHARED <= len(words)]

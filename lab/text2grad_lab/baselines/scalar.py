@@ -42,10 +42,10 @@ from text2grad_lab.baselines.pairs import (
 )
 
 SCALE_FILE = "scale.json"
-"""Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
+"""Mean and spread of the scores of training answers, in the folder of the model."""
 HEAD_FILE = "scalar_head.safetensors"
 PAIRS_TO_STANDARDISE = 1000
-"""Training pairs whose scores give mean and spread; more change neither."""
+"""The number of training pairs whose scores give mean and spread."""
 BATCH_SIZE = 32
 
 
@@ -60,8 +60,7 @@ Optimizers = tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]
 
 
 class ScoreModel(nn.Module):
-    """A policy's trunk with a head that reads the state of the last token, as TRL's RewardTrainer
-    calls it."""
+    """A policy's trunk with a score head on the last token, with the interface of RewardTrainer."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -69,10 +68,10 @@ class ScoreModel(nn.Module):
         self.head = Head(policy.hidden_size, SCORE).to(policy.device)
 
     def add_model_tags(self, tags: object) -> None:
-        """Ignore the tags that TRL gives a model for the hub."""
+        """Ignore TRL's tags for the hub."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> SequenceClassifierOutput:
-        """(B, T) ids, padded on the right -> scores (B, 1)."""
+        """Return scores (B, 1) of ids (B, T) padded on the right."""
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         trunk = getattr(base, base.base_model_prefix)
         hidden = trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
@@ -81,10 +80,9 @@ class ScoreModel(nn.Module):
         return SequenceClassifierOutput(logits=scores[:, None])
 
     def optimizers(self, settings: PairSettings, course: CourseSettings, steps: int) -> Optimizers:
-        """AdamW and its schedule: the trunk at the rate that is set; the head, from zero, at a
-        constant one.
+        """Return AdamW and its schedule: the set rate for the trunk, a constant one for the head.
 
-        The gradient of the trunk alone is clipped: that of the head is many times larger.
+        Only the gradient of the trunk is clipped: that of the head, which starts at 0, is larger.
         """
         trunk = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         groups: list[dict[str, Any]] = [
@@ -109,21 +107,19 @@ class Scale(NamedTuple):
 
 
 class ScalarCritic:
-    """A scalar reward model as a critic: the verdict is 2 sigmoid(z) - 1, z being the standardised
-    score.
+    """A scalar reward model as a critic; its verdict is 2 sigmoid(z) - 1, z the standardised score.
 
-    That is the model's chance, from -1 to 1, that this answer is preferred to an average one.
-    `meta` has the score (`reward`) and z (`standardised`).
+    sigmoid(z) is the model's probability that the answer is preferred to an average one. `meta` has
+    the score (`reward`) and z (`standardised`).
     """
 
     def __init__(self, policy: Policy, model: ScoreModel, scale: Scale, source: Source) -> None:
         self.source = source
-        self.tokens = 0.0  # read in all
+        self.tokens = 0.0  # read so far
         self._policy, self._model, self._scale = policy, model, scale
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Score all responses; one that is too long for the model, or has no finite score, is a
-        failure."""
+        """Score all responses; those that are too long or have no finite score are failures."""
         scores = self.scores([example.prompt for example in examples], responses)
         return [self._judgement(score) for score in scores]
 
@@ -188,8 +184,7 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
 
 
 def whole_answers(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
-    """Return the pairs as token ids, both answers after their prompt: the columns of TRL's reward
-    trainer."""
+    """Return prompts with answers as token ids in the columns of TRL's reward trainer."""
     sides = ("chosen_ids", "rejected_ids")
     rows = [{side: row["prompt_ids"] + row[side] for side in sides} for row in dataset_of(policy, pairs)]
     return Dataset.from_list(rows)
@@ -202,11 +197,12 @@ def scale_of(policy: Policy, model: ScoreModel, pairs: Sequence[Preference]) -> 
         UserError: all scores are equal.
     """
     critic = ScalarCritic(policy, model, Scale(0.0, 1.0), Source(kind="reward_model"))
-    some = pairs[:PAIRS_TO_STANDARDISE]
-    answers = [pair.chosen for pair in some] + [pair.rejected for pair in some]
-    scores = [score or 0.0 for score in critic.scores([pair.prompt for pair in some] * 2, answers)]
+    first = pairs[:PAIRS_TO_STANDARDISE]
+    answers = [pair.chosen for pair in first] + [pair.rejected for pair in first]
+    prompts = [pair.prompt for pair in first] * 2
+    scores = [score for score in critic.scores(prompts, answers) if score is not None]
     if not (spread := statistics.pstdev(scores)):
-        problem = "the scalar model scores all answers alike"
+        problem = "the scalar model gives all answers the same score"
         raise UserError(problem, "raise extra.scalar_model.training.lr or epochs")
     return Scale(statistics.fmean(scores), spread)
 
@@ -220,7 +216,7 @@ def make_critic(settings: ScalarModelSettings, ready: Ready) -> ScalarCritic:
     """Load the scalar reward model of the run.
 
     Raises:
-        UserError: there is none, or its training was not finished.
+        UserError: there is no trained model.
     """
     folder = model_folder(settings, ready.run.path)
     file = folder / SCALE_FILE

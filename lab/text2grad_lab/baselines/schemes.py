@@ -1,7 +1,7 @@
 """Credit schemes of the baselines, named `text2grad_lab.baselines.schemes:NAME` in `credit.scheme`.
 
-`dense_labels` pays a label per token (the dense reward of the paper's Tables 2 and 11), `step_end`
-one per span at its last token (PRM-PPO, appendix N). `linear_decay`, `token_importance` and
+`dense_labels` rewards each token with its label (the dense reward of the paper's Tables 2 and 11),
+`step_end` the last token of each span (PRM-PPO, appendix N). `linear_decay`, `token_importance` and
 `nouns_verbs` weigh the tokens within a span (appendix I.1).
 """
 
@@ -31,10 +31,10 @@ _TAGS = ("NN", "VB")  # prefixes of the Penn Treebank's tags of nouns and verbs
 
 
 def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
-    """Pay the label of each token, good +1 and poor -1; no weights, no verdict.
+    """Reward each token with its label, good +1 and poor -1; no weights, no verdict.
 
-    With `ends` only the last token of a span has its label. Where spans that end in one token
-    disagree, it earns 0.
+    With `ends` only the last token of a span has its label. A token with contradictory labels earns
+    0.
     """
     spans = [span for span in critique.spans if span.label]
     members = membership(spans, aligned)
@@ -56,7 +56,7 @@ def _last(members: Flags) -> Flags:
 
 
 def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
-    """1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens, (S, T)."""
+    """Return 1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens, (S, T)."""
     place = np.cumsum(members, axis=1) - 1
     steps = np.maximum(members.sum(axis=1, keepdims=True) - 1, 1)
     return np.asarray(1 - place * (1 - LAST_OF_DECAY) / steps)
@@ -68,7 +68,7 @@ CharacterFlags = Callable[[str], NDArray[np.bool_]]
 def _importance(
     members: Flags, aligned: Aligned, settings: CreditSettings, content: CharacterFlags
 ) -> NDArray[np.float64]:
-    """1 for tokens with a character of a content word, less for others and punctuation, (T,)."""
+    """Return 1 for tokens with a character of a content word, `FUNCTION_WORD` for others, (T,)."""
     before = np.concatenate(([0], np.cumsum(content(aligned.text))))
     has_content = before[aligned.core_ends] > before[aligned.core_starts]
     return np.where(has_content, 1.0, FUNCTION_WORD)
@@ -78,8 +78,7 @@ _WORD = regex.compile(r"[\w\p{M}]+(?:['’][\w\p{M}]+)*")  # with apostrophes in
 
 
 def content_characters(text: str) -> NDArray[np.bool_]:
-    """Flag the characters of content words: any word or number not in the list of function words;
-    English."""
+    """Flag the characters of content words: those not in the list of English function words."""
     content = np.zeros(len(text), dtype=np.bool_)
     for word in _WORD.finditer(text):
         content[word.start() : word.end()] = folded(word[0]).replace("’", "'") not in CLOSED_CLASS
@@ -87,8 +86,7 @@ def content_characters(text: str) -> NDArray[np.bool_]:
 
 
 def noun_and_verb_characters(text: str) -> NDArray[np.bool_]:
-    """Flag the characters of nouns and verbs by TextBlob's tagger; a word that the tagger does not
-    know is a noun.
+    """Flag the characters of nouns and verbs by TextBlob's tagger; unknown words are nouns.
 
     Raises:
         UserError: textblob is not installed.
@@ -104,8 +102,7 @@ def noun_and_verb_characters(text: str) -> NDArray[np.bool_]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that are not blank with their offsets: a word is tagged by its neighbours in
-    the line."""
+    """Return non-blank lines with their offsets."""
     start, lines = 0, []
     for line in text.splitlines(keepends=True):
         if line.strip():
@@ -121,16 +118,16 @@ def _tagger() -> Any:
     except ModuleNotFoundError as error:
         raise UserError("the scheme nouns_verbs needs textblob", "pip install textblob") from error
     tagger = PatternTagger()
-    with warnings.catch_warnings():  # its lexicon is read by the first call, from a file that it leaves open
+    with warnings.catch_warnings():  # the first call reads the lexicon and leaves the file open
         warnings.simplefilter("ignore", ResourceWarning)
         tagger.tag("lexicon", tokenize=False)
     return tagger
 
 
 dense_labels = CreditScheme(_label_credit)
-"""A label per token and nothing else, of a critic that labels tokens."""
+"""A label per token, for a critic that labels tokens."""
 step_end = CreditScheme(partial(_label_credit, ends=True))
-"""The label of a span at its last token and nothing else, of a critic that labels steps."""
+"""The label of a span at its last token, for a critic that labels steps."""
 linear_decay = CreditScheme(partial(span_credit, token_weights=_decay))
 """Spans whose tokens weigh less from the first to the last."""
 token_importance = CreditScheme(
@@ -140,4 +137,4 @@ token_importance = CreditScheme(
 nouns_verbs = CreditScheme(
     partial(span_credit, token_weights=partial(_importance, content=noun_and_verb_characters))
 )
-"""Spans in which nouns and verbs alone are paid in full, as in the paper; needs textblob."""
+"""Spans in which only nouns and verbs have full weight, as in the paper; needs textblob."""

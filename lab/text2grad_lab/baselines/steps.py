@@ -1,5 +1,4 @@
-"""The steps of an answer: the statements of a program, the sentences and clauses of a text (paper,
-appendix N)."""
+"""Steps of an answer: statements of a program, or sentences and clauses (paper, appendix N)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.qa import DEFAULT_DATA, QATask
 
 PROMPT = "steps"
-"""The prompt whose critiques cut an answer into steps themselves."""
+"""The prompt whose critiques label steps."""
 _JOINTS = ("and", "but", "or", "so", "because", "while", "which", "although")
 _BREAK = re.compile(
     rf"[.!?;؟؛।॥][\"'”’)\]]*\s+|[。！？；][\"'”’」』）】]*\s*|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*"
@@ -30,21 +29,20 @@ def is_ultrafeedback(settings: TaskSettings) -> bool:
 
 
 def steps_of(example: Example, response: str) -> list[Place]:
-    """The steps of a response in their order, none of them blank and no character in two.
+    """Return the steps of a response in order, non-blank and without overlap.
 
-    Where the example has tests they are the statements of the program, if there is one; else
-    sentences and clauses.
+    If the example has tests and the response a program, they are its statements; else sentences and
+    clauses.
     """
     program = Attempt(example, response).program if example.meta.get("tests") else None
     return (program_steps(program, response) if program else []) or text_steps(response)
 
 
 def program_steps(program: Program, response: str) -> list[Place]:
-    """The logical statements of the program in a response, as characters of it; of a compound one
-    its header.
+    """Return the logical statements of the program in a response; the header of compound ones.
 
-    `def` lines are dictated by the question and are no steps. A program that Python cannot read has
-    its lines.
+    `def` lines are given by the question and are not steps. The steps of a program that Python
+    cannot parse are its lines.
     """
     code = parse_code(program.code)
     extents = [code.extent_of(statement) for statement in code.statements()] if code else _lines(program.code)
@@ -53,27 +51,26 @@ def program_steps(program: Program, response: str) -> list[Place]:
 
 
 def text_steps(text: str) -> list[Place]:
-    """Sentences, and clauses behind a semicolon, a line break, or a comma with a conjunction.
+    """Return sentences, and clauses after a semicolon, a line break, or a comma with a conjunction.
 
-    The rule is a simple one: it also ends a step behind an abbreviation.
+    The rule is simple: a step also ends after an abbreviation.
     """
     edges = [0, *(match.end() for match in _BREAK.finditer(text)), len(text)]
     return list(_solid(text, itertools.pairwise(edges)))
 
 
 def labelled_steps(steps: Sequence[Place], response: str, spans: Sequence[Span]) -> list[Span]:
-    """One span for each step: poor where a poor span overlaps it, else good."""
+    """Return a span for each step: poor if a poor span overlaps it, else good."""
     poor = [span for span in spans if span.label < 0]
     wrong = [any(span.start < end and span.end > start for span in poor) for start, end in steps]
     return [
-        Span(start=start, end=end, label=-1 if here else 1, text=response[start:end])
-        for (start, end), here in zip(steps, wrong, strict=True)
+        Span(start=start, end=end, label=-1 if is_wrong else 1, text=response[start:end])
+        for (start, end), is_wrong in zip(steps, wrong, strict=True)
     ]
 
 
-def own_steps(spans: Sequence[Span]) -> list[Span]:
-    """The spans of a critic that was asked for steps (`PROMPT`): each is one, cut where the next
-    begins."""
+def step_spans(spans: Sequence[Span]) -> list[Span]:
+    """Return spans of a critic asked for steps (`PROMPT`), each truncated where the next begins."""
     by_start = {
         span.start: span for span in sorted(spans, key=lambda span: (span.start, -span.label)) if span.label
     }
@@ -85,15 +82,17 @@ def own_steps(spans: Sequence[Span]) -> list[Span]:
 
 
 def _lines(code: str) -> list[Place]:
-    """The lines of a program without blank ones and comments."""
+    """Return the lines of a program without blank ones and comments."""
     lines = Lines.of(code)
     extents = [lines.extent(number) for number in range(1, len(lines.lines) + 1)]
     return [(start, end) for start, end in extents if end > start and code[start] != "#"]
 
 
 def _apart(places: Sequence[Place]) -> Iterator[Place]:
-    """Places in their order, each cut where the next one starts: the header of a `match` has its
-    first case."""
+    """Yield sorted places, each truncated where the next starts.
+
+    The header of a `match` includes its first case.
+    """
     ordered = sorted(places)
     for (start, end), (after, _) in itertools.pairwise(ordered):
         yield start, min(end, after)
@@ -101,7 +100,7 @@ def _apart(places: Sequence[Place]) -> Iterator[Place]:
 
 
 def _solid(text: str, places: Iterable[Place]) -> Iterator[Place]:
-    """Places without the white space around them; blank ones are left out."""
+    """Yield non-blank places without surrounding whitespace."""
     for start, end in places:
         piece = text[start:end]
         if piece.strip():

@@ -29,7 +29,7 @@ from text2grad.stages.reward_model.train import heldout_cases, train_reward_mode
 from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.training import prepare_training
 from text2grad_lab.baselines.records import refuse_transcripts
-from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, own_steps, steps_of
+from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, step_spans, steps_of
 from text2grad_lab.baselines.units import TAGGER, UNITS_FILE, UnitKind, by_step
 
 UNINFORMED = {"random": "random_spans", "always": "always_poor"}
@@ -63,7 +63,7 @@ def run_train_units(config: Config, units: UnitKind, resume: ResumeMode = "auto"
     unit_config = tagger_config(config, units)
     stage = prepare_training(unit_config, "reward_model", "reward_model", resume, f"unit model of {units}")
     trained = train_reward_model(stage)
-    release_memory()  # the trained model is freed before the written one is loaded
+    release_memory()  # free the trained model before the saved one is loaded
     cases = unit_cases(unit_config, units)
     figures = unit_report(cases, config.run.seed) if cases else {}
     place = stage.folder / "policy"
@@ -83,15 +83,14 @@ def refuse_no_steps(config: Config, units: UnitKind) -> None:
     """Refuse steps of UltraFeedback, whose answers have none (paper, appendix N).
 
     Raises:
-        UsageError: they are asked for.
+        UsageError: steps are requested.
     """
     if units == "steps" and is_ultrafeedback(config.task):
         raise UsageError("the answers of UltraFeedback have no steps to label", "train-units tokens")
 
 
 def tagger_config(config: Config, units: UnitKind) -> Config:
-    """Return the configuration of the run that trains the unit model, from the policy that training
-    starts from."""
+    """Return the configuration of the run that trains the unit model, from the initial policy."""
     sections = {
         "run": {"folder": config.run.folder / "unit_model" / units},
         "policy": {"model": RunFolder.of(config).policy().model},
@@ -103,8 +102,7 @@ def tagger_config(config: Config, units: UnitKind) -> Config:
 
 
 def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
-    """Write the run's records with labelled units beside the unit model; count those that label
-    none."""
+    """Write the run's records with labelled units; return counts of the others by reason."""
     left_out: Counter[str] = Counter()
     folder = config.run.folder / "unit_model" / units
     for name, records in zip(("feedback", "feedback_heldout"), reward_data(RunFolder.of(config)), strict=True):
@@ -122,9 +120,8 @@ def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
 def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
     """Return a record whose spans are its labelled units, or the reason why it labels none.
 
-    Steps are good unless a poor span overlaps them; a critic that was asked for steps has labelled
-    each itself. A poor answer without a poor span labels no step: one of them is wrong, but which
-    is unknown.
+    Steps are good unless a poor span overlaps them; a critic asked for steps labels each. In a
+    poor answer without a poor span an unknown step is wrong, so it labels no steps.
     """
     judgement = record.judgement()
     if isinstance(judgement, Failure):
@@ -136,15 +133,14 @@ def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
     if (judgement.score or 0) < 0 and not any(span.label < 0 for span in record.spans):
         return "poor_without_a_place"
     if record.source.prompt_version.startswith(f"{PROMPT}@"):
-        spans = own_steps(record.spans)
+        spans = step_spans(record.spans)
     else:
         spans = labelled_steps(steps_of(record.example(), record.response), record.response, record.spans)
     return record.model_copy(update={"spans": tuple(spans)}) if spans else "without_steps"
 
 
 def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
-    """Return what the unit model says of the held-out answers beside their labels; of steps, step
-    by step."""
+    """Return the unit model's predictions for the held-out answers with their labels."""
     cases = []
     for record, case in heldout_cases(RewardModel.of(config)):
         if units == "steps":
@@ -156,21 +152,20 @@ def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
 
 
 def as_tokens(response: str, places: Sequence[Place]) -> Aligned:
-    """Align a response as if each place were one token, for functions of tokens."""
+    """Align a response with a token for each place."""
     starts, ends = (np.array([place[edge] for place in places], dtype=np.int64) for edge in (0, 1))
     return Aligned.of(response, starts, ends)
 
 
 def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
-    """Return the figures of held-out answers, in which the "tokens" of a case are its units (paper,
-    Table 17).
+    """Return figures of held-out answers, whose "tokens" are units (paper, Table 17).
 
     Returns:
         `answers`, `units`; `poor_share` of the units; `unreadable`, the share of the answers
         without labels; `poor_*` and `good_*`: precision, recall and F1 of the units with the label,
         F1 with the bounds of its 95 % interval over the answers (`poor_f1_low`, `poor_f1_high`);
-        `random_poor_f1` and `always_poor_f1`, those of random spans of the same lengths and of one
-        label for all.
+        `random_poor_f1` and `always_poor_f1`, for random spans of the same lengths and for spans
+        that are all poor.
 
     Raises:
         ValueError: nothing to compare.

@@ -1,8 +1,7 @@
-"""The unit critic: a reward model that labels the steps (PRM-PPO, appendix N) or the tokens of
-answers.
+"""A critic that labels the steps (PRM-PPO, appendix N) or the tokens of answers.
 
-It is the product's tagger (`reward_model.kind: tagger`), trained by `train-units`. A step has the
-label of its last labelled token.
+It is the tagger of text2grad (`reward_model.kind: tagger`), trained by `train-units`. A step has
+the label of its last labelled token.
 """
 
 from __future__ import annotations
@@ -26,25 +25,20 @@ from text2grad_lab.baselines.steps import steps_of
 UnitKind = Literal["steps", "tokens"]
 """Steps of an answer (PRM-PPO), or the model's own tokens (dense reward)."""
 UNITS_FILE = "units.json"
-"""Beside a unit model: the kind of units it labels, and its figures on held-out answers."""
+"""The kind of units and the figures on held-out answers, in the folder of the model."""
 TAGGER = {"kind": "tagger", "model": None, "score_head": False, "shared": False, "damaged": 0.0}
 """Settings of a reward model that is a unit model."""
 
 
 class UnitModelSettings(Settings):
-    """`extra.unit_model`: the unit model as a critic. It is trained as `reward_model.training`
-    says."""
+    """`extra.unit_model`: the unit model as a critic, trained with `reward_model.training`."""
 
     units: UnitKind = Field(default="steps", description="the units the critic labels")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
 def by_step(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:
-    """Return a span for every step with the label of its last labelled token, which has seen all of
-    the step.
-
-    A step without a labelled token is good.
-    """
+    """Return a span for every step with the label of its last labelled token, by default good."""
     if isinstance(judgement, Failure):
         return judgement
     spans = []
@@ -66,7 +60,7 @@ class StepCritic:
         return count_critic_tokens(self.critic)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Judge all responses; a failure stays one."""
+        """Judge all responses; failures are unchanged."""
         judgements = self.critic.critique(examples, responses)
         triples = zip(examples, responses, judgements, strict=True)
         return [by_step(judgement, steps_of(example, text), text) for example, text, judgement in triples]
@@ -81,7 +75,7 @@ def make_critic(settings: UnitModelSettings, ready: Ready) -> Critic:
     """Load the unit model that was trained on this run's feedback.
 
     Raises:
-        UserError: there is none, its training was not finished, or it labels other units.
+        UserError: there is no trained model, or it labels other units.
     """
     from text2grad.policy.heads.tagger import Tagger
     from text2grad.stages.critics import REWARD_MODEL_PROMPT

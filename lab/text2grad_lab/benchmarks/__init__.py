@@ -5,8 +5,7 @@ from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 
 
 class Benchmark:
-    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way
-    of its own.
+    """A published benchmark: every question is held out.
 
     Raises:
         UserError: `task.split` or `task.heldout_data` is set, or the questions cannot be read.
@@ -17,16 +16,16 @@ class Benchmark:
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_split_settings(settings)
-        self._questions = self.read(settings)
+        self._questions = self.read_questions(settings)
 
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """All questions of `task.data`, else of the data set that the benchmark has on the hub."""
+    def read_questions(self, settings: TaskSettings) -> list[Example]:
+        """Return all questions of `task.data`, by default of the benchmark's hub data set."""
         raise NotImplementedError
 
     def examples(self, split: Split) -> list[Example]:
-        """Every question for `heldout`, none for the others."""
+        """Return all questions for `heldout`, none for other splits."""
         return self._questions if split == "heldout" else []
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """None without a model, a judge or a sandbox."""
+        """Return nothing: scores need a model, a judge or a sandbox."""
         return {}

@@ -1,6 +1,6 @@
 """AlpacaEval 2: 805 instructions with a baseline's answers (Li et al. 2023).
 
-`model_outputs.json` has our answers. AlpacaEval's own program asks its judge and counts the wins:
+`model_outputs.json` has our answers. AlpacaEval's program judges them and counts the wins:
 `alpaca_eval evaluate --model_outputs model_outputs.json --output_path FOLDER`.
 """
 
@@ -37,12 +37,12 @@ class AlpacaEval(Benchmark):
 
     name = "AlpacaEval"
 
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """All instructions with the baseline's answers."""
+    def read_questions(self, settings: TaskSettings) -> list[Example]:
+        """Return all instructions with the baseline's answers."""
         return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, "alpaca_eval_gpt4_baseline.json")
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1 against the baseline's answer; empty without one."""
+        """Return ROUGE-L F1 against the baseline's answer; empty without one."""
         return rouge_l_scores(example.reference, response) if example.reference else {}
 
 
@@ -57,7 +57,7 @@ SHAPES = (Shape("AlpacaEval", frozenset({"instruction"}), _instruction),)
 
 
 def model_outputs(examples: Sequence[Example], texts: Sequence[str], generator: str) -> list[Row]:
-    """Answers in the shape of `model_outputs.json`."""
+    """Return the rows of `model_outputs.json`."""
     return [
         {
             "dataset": example.meta.get(DATASET, ""),

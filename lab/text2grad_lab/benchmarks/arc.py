@@ -1,7 +1,7 @@
-"""ARC-Challenge: multiple-choice science questions (Clark et al. 2018), to see what training cost.
+"""ARC-Challenge: multiple-choice science questions (Clark et al. 2018).
 
-The prompt is that of the evaluation harnesses, "Question: ...\\nAnswer:", without a chat template:
-the policy scores each answer.
+They show what a policy forgot in training. The prompt is that of the evaluation harnesses,
+"Question: ...\\nAnswer:", without a chat template: the policy scores each answer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ class ARC(Benchmark):
 
     name = "ARC"
 
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """The questions of ARC-Challenge's test split."""
+    def read_questions(self, settings: TaskSettings) -> list[Example]:
+        """Return the questions of ARC-Challenge's test split."""
         return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, split="ARC-Challenge/test")
 
 
 def _question(id: str, question: str, options: list[Row], key: str) -> Example:
-    """A question with its options (`label`, `text`) in their order; `key` is the label of the right
-    one.
+    """Return a question with its options (`label`, `text`); `key` is the label of the right one.
 
     Raises:
         ValueError: no option has that label, or one has no text.
@@ -47,7 +46,9 @@ def _question(id: str, question: str, options: list[Row], key: str) -> Example:
 
 def _of_the_hub(row: Row, id: str) -> Example:
     choices = row["choices"]
-    options = [{"label": a, "text": b} for a, b in zip(choices["label"], choices["text"], strict=True)]
+    options = [
+        {"label": label, "text": text} for label, text in zip(choices["label"], choices["text"], strict=True)
+    ]
     return _question(str(row.get("id", id)), required_text(row, "question"), options, str(row["answerKey"]))
 
 

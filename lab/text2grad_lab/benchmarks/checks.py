@@ -20,30 +20,29 @@ def names_used(tree: ast.AST) -> set[str]:
 
 
 def names_defined(code: str) -> set[str]:
-    """Return the functions and classes that a program defines at its top."""
+    """Return the top-level functions and classes of a program."""
     return {node.name for node in parse_module(code).body if isinstance(node, _DEFINITIONS)}
 
 
 def import_line(code: str, solution: str) -> str:
-    """Import the names that `code` uses and the solution defines; "" if there are none."""
+    """Return an import of the names that `code` uses and the solution defines, or ""."""
     names = sorted(names_used(parse_module(code)) & names_defined(solution))
     return f"from solution import {', '.join(names)}" if names else ""
 
 
 def as_test(name: str, body: str) -> str:
-    """Wrap lines of code without strings of several lines in a test function."""
+    """Wrap code without multi-line strings in a test function."""
     return f"def {name}():\n{textwrap.indent(body.strip(), '    ')}\n"
 
 
 def check_module(test: str, entry_point: str, helpers: str = "") -> str:
-    """Turn a published `check(candidate)` into a test module: the code around it, a test per
-    assertion.
+    """Turn a published `check(candidate)` into a test module with a test per assertion.
 
-    `helpers` is code of the question's author (HumanEval's prompt). Functions in it that the test
-    calls are taken from there, because a solution might forge them.
+    `helpers` is code of the question (HumanEval's prompt). Functions in it that the test calls are
+    taken from there, because a solution might fake them.
 
     Raises:
-        ValueError: there is no `check` with one parameter, or Python cannot read the code.
+        ValueError: there is no `check` with one parameter, or the code cannot be parsed.
     """
     tree = parse_module(test)
     checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
@@ -53,7 +52,7 @@ def check_module(test: str, entry_point: str, helpers: str = "") -> str:
     parts = [f"from solution import {entry_point}", *_helpers(test, entry_point, helpers)]
     parts += [ast.unparse(node) for node in tree.body if node is not check]
     bodies = list(_separate(check))
-    for node in ast.walk(check):  # so that a failing test says what was called
+    for node in ast.walk(check):  # so that a failing test shows the call
         if isinstance(node, ast.Name) and node.id == candidate:
             node.id = entry_point
     for number, body in enumerate(bodies, start=1):
@@ -71,9 +70,9 @@ def _helpers(test: str, entry_point: str, prompt: str) -> Iterator[str]:
 
 
 def _separate(check: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
-    """For each statement that asserts, yield it after those before it that do not.
+    """Yield each asserting statement after the non-asserting ones before it.
 
-    Everything stays together if another statement reads a name that an asserting one assigns.
+    All stay together if another statement reads a name that an asserting one assigns.
     """
     asserting = [node for node in check.body if _asserts(node)]
     assigned = set().union(*map(_names_stored, asserting))

@@ -1,4 +1,4 @@
-"""Multiple-choice questions answered by likelihood: knowledge lost in training shows here."""
+"""Answer multiple-choice questions by likelihood, which shows knowledge lost in training."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ MEASURES = ("likelihood", "likelihood_normalised")
 
 @dataclass(frozen=True, kw_only=True)
 class ChoicesSummary(Summary):
-    """Shares of correct choices by each of `MEASURES`, `total` questions, and the file with
-    them."""
+    """Shares of correct choices by each of `MEASURES`, `total` questions, and the results file."""
 
     figures: Mapping[str, float] = inlined()
     out: str
@@ -51,13 +50,11 @@ def choose(
     batch_size: int,
     progress: Callable[[float], None] = lambda count: None,
 ) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time; `progress` gets the
-    number done.
+    """Return the choice of a policy for each question; `progress` gets the number done.
 
-    An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of
-    the question, which are read as they are, without a chat template. Two choices: the likeliest
-    (`acc` in lm-evaluation-harness and lighteval), and the one with the highest log p per character
-    of its text (`acc_norm` in both).
+    An answer's likelihood is the sum of log p over the tokens of " " + its text after the question,
+    without a chat template. There are two choices: the most likely (`acc` in lm-evaluation-harness
+    and lighteval), and the one with the highest log p per character of its text (`acc_norm`).
 
     Returns:
         For each question `id`, `response` (the second choice) and `scores`, 1 or 0 by each of
@@ -79,8 +76,10 @@ def choose(
 def _likelihoods(
     policy: Policy, examples: Sequence[Example], batch_size: int, progress: Callable[[float], None]
 ) -> Iterator[list[float]]:
-    """log p of each choice of each example. The choices of a question share a pass, and so does its
-    text if the model allows it; questions of similar length are read together.
+    """Yield log p of each choice of each example.
+
+    The choices of a question are read in one pass, which shares the question's text if the model
+    supports it; questions of similar length form a batch.
     """
     encoded = [
         [_encoded(policy, example.prompt[-1].content, text) for text in example.meta[CHOICES]]
@@ -100,7 +99,7 @@ def _likelihoods(
 
 
 def _in_batches(encoded: Sequence[Sequence[tuple[list[int], list[int]]]], batch_size: int) -> Iterator[list[int]]:
-    """Indices of questions by length, whole questions of about `batch_size` choices at a time."""
+    """Yield indices of questions of similar length, up to about `batch_size` choices at a time."""
     order = sorted(range(len(encoded)), key=lambda i: max(len(a) + len(b) for a, b in encoded[i]))
     batch: list[int] = []
     for i in order:
@@ -113,6 +112,6 @@ def _in_batches(encoded: Sequence[Sequence[tuple[list[int], list[int]]]], batch_
 
 
 def _encoded(policy: Policy, question: str, answer: str) -> tuple[list[int], list[int]]:
-    """Ids of the question and of the answer after it, cut where the question alone ends."""
+    """Return ids of the question and of the answer after it."""
     first, full = (list(policy.tokenizer(text)["input_ids"]) for text in (question, f"{question} {answer}"))
     return full[: len(first)], full[len(first) :]

@@ -18,9 +18,9 @@ HUMANEVAL = "text2grad_lab.benchmarks.programs:HumanEval"
 
 
 def on_task(stage: ConfiguredAsRun, name: str) -> Config:
-    """Load the configuration with the benchmark `name` in the place of its task.
+    """Load the configuration with the benchmark `name` as its task.
 
-    The settings of the configured task are left behind; those on the command line still apply.
+    Settings of the configured task are dropped; those on the command line still apply.
     """
     stage.overrides = ["--task", json.dumps({"name": name}), *stage.overrides]
     return stage.configuration()
@@ -30,8 +30,8 @@ def on_task(stage: ConfiguredAsRun, name: str) -> Config:
 class Choices(Stage, ConfiguredAsRun):
     """Measure a policy on multiple-choice questions: ARC-Challenge, or a file.
 
-    The choice is the likeliest answer, in total and per character. The difference between two
-    policies shows what training cost.
+    The choice is the most likely answer, in total and per character. The difference between two
+    policies shows what was forgotten in training.
 
     \b
     Example:
@@ -73,7 +73,7 @@ class MTBench(Stage, ConfiguredAsRun):
 
 @command("alpaca")
 class Alpaca(Stage, ConfiguredAsRun):
-    """Answer AlpacaEval's instructions, for its own program to judge.
+    """Answer AlpacaEval's instructions for its program to judge.
 
     \b
     Examples:
@@ -99,8 +99,7 @@ class Samples(Stage, ConfiguredAsRun):
 
     \b
     Example:
-      python -m text2grad_lab samples samples.jsonl --task
-      text2grad_lab.benchmarks.programs:HumanEval
+      python -m text2grad_lab samples samples.jsonl --task text2grad_lab.benchmarks.programs:MBPP
     """
 
     samples: Path = argument("FILE", "Programs in EvalPlus's format.", ...)

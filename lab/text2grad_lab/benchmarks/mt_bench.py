@@ -1,7 +1,7 @@
 """MT-Bench: 80 questions of two turns, rated by a judge from 1 to 10 (Zheng et al. 2023).
 
-`task.data` is a folder with FastChat's files: `question.jsonl`, `judge_prompts.jsonl`, and for the
-categories that have right answers `reference_answer_gpt-4.jsonl`.
+`task.data` is a folder with FastChat's files: `question.jsonl`, `judge_prompts.jsonl`, and
+`reference_answer_gpt-4.jsonl` for the categories with right answers.
 """
 
 from __future__ import annotations
@@ -17,24 +17,21 @@ from text2grad.tasks.base import TaskSettings
 from text2grad_lab.benchmarks import Benchmark
 
 TURNS, CATEGORY, REFERENCES = "turns", "category", "references"
-"""Keys of an example's `meta`: the user's turns, their category, and the right answers to them
-(none: empty)."""
+"""Keys of an example's `meta`: the user's turns, their category, and any reference answers."""
 QUESTIONS, REFERENCE_FILE = "question.jsonl", "reference_answer_gpt-4.jsonl"
 TEMPERATURES = {"writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1}
-"""At which FastChat samples the answers of a category; of the others 0."""
+"""FastChat's sampling temperatures by category; 0 for the others."""
 WITH_REFERENCE = ("math", "reasoning", "coding")
-"""Categories whose judge is shown a right answer."""
+"""Categories whose judge sees a reference answer."""
 
 
 class MTBench(Benchmark):
-    """Questions of two turns; the prompt of an example is its first, and `mt-bench` has the answers
-    rated."""
+    """Questions of two turns; the prompt of an example is the first."""
 
     name = "MTBench"
 
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """The questions of a folder with FastChat's files, with reference answers where its judge
-        has one."""
+    def read_questions(self, settings: TaskSettings) -> list[Example]:
+        """Return the questions of a folder with FastChat's files."""
         folder = Path(settings.data)
         if not settings.data or not (folder / QUESTIONS).is_file():
             cure = f"--task.data FOLDER with {QUESTIONS}, judge_prompts.jsonl and {REFERENCE_FILE}, as in FastChat"
@@ -50,7 +47,7 @@ class MTBench(Benchmark):
 
 
 def next_turn(example: Example, answers: Sequence[str]) -> Example:
-    """The conversation so far, with its answers, up to the user's turn that is answered next."""
+    """Return the conversation so far, up to the user's turn that is answered next."""
     turns = [Message(role="user", content=text) for text in example.meta[TURNS][: len(answers) + 1]]
     replies = [Message(role="assistant", content=text) for text in answers]
     messages = [turn for pair in zip(turns, replies, strict=False) for turn in pair]
@@ -58,10 +55,10 @@ def next_turn(example: Example, answers: Sequence[str]) -> Example:
 
 
 def read_answers(path: Path, questions: Iterable[Example]) -> dict[str, list[str]]:
-    """The turns that a system answered, by question id, of a file of FastChat's `model_answer`.
+    """Return the answered turns by question id from a file of FastChat's `model_answer`.
 
     Raises:
-        UserError: a row is no such answer, or of another question; or a question has none.
+        UserError: a row is invalid or answers an unknown question, or a question has no answer.
     """
     turn_counts = {example.id: len(example.meta[TURNS]) for example in questions}
     keys = frozenset({"question_id", "choices"})
@@ -77,7 +74,7 @@ def read_answers(path: Path, questions: Iterable[Example]) -> dict[str, list[str
 def _answer(row: Row, turn_counts: Mapping[str, int]) -> tuple[str, list[str]]:
     id, turns = str(row["question_id"]), row["choices"][0]["turns"]
     if id not in turn_counts:
-        raise ValueError(f"{id!r} is not a question of this MT-Bench: an answer file of another task?")
+        raise ValueError(f"{id!r} is not a question of this MT-Bench")
     return id, _texts(turns, turn_counts[id])
 
 

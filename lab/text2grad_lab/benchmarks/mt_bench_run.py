@@ -1,4 +1,4 @@
-"""The command `mt-bench`: two turns of answers by a policy, or a file of them, rated by a judge."""
+"""The command `mt-bench`: rate the two-turn answers of a policy or a file by a judge."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from text2grad_lab.benchmarks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTB
 from text2grad_lab.benchmarks.ratings import means, rate, rating_of, read_prompts
 
 LONGEST_RATING = 2048
-"""Tokens of a judgement."""
+"""Maximum tokens of a judgement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MTBenchSummary(Summary):
-    """Mean ratings (`ratings.means`), who gave them, and the files with answers and judgements.
+    """Mean ratings (`ratings.means`), the judge, and the files with answers and judgements.
 
     `failed_records`: turns that the judge did not rate.
     """
@@ -44,9 +44,9 @@ class MTBenchSummary(Summary):
 
 
 def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
-    """Have a policy answer the questions of `task.data`, and its answers rated.
+    """Answer the questions of `task.data` with a policy, and rate the answers.
 
-    The answers are written before the judge is asked, in the shape of FastChat's `model_answer`.
+    The answers are written before the judge is called, in the format of FastChat's `model_answer`.
     """
     questions, name = _questions(config), target_name(target)
     prepare(config)
@@ -54,12 +54,12 @@ def run_mt_bench(config: Config, target: str) -> MTBenchSummary:
     place = _place(config, name, "model_answer")
     rows = [_row(id, turns, name) for id, turns in answers.items()]
     write_atomically(place, "".join(to_json(row) + "\n" for row in rows))
-    print(f"answers in {place}: --answers FILE has them rated without sampling", file=sys.stderr)
+    print(f"answers in {place}: rate them again with --answers FILE", file=sys.stderr)
     return _rated(config, name, questions, answers, place)
 
 
 def run_mt_bench_answers(config: Config, file: Path) -> MTBenchSummary:
-    """Have a file of FastChat's `model_answer` rated."""
+    """Rate a file of FastChat's `model_answer`."""
     RunFolder.of(config).refuse_unwritable()
     questions = _questions(config)
     answers = read_answers(file, questions)
@@ -67,7 +67,7 @@ def run_mt_bench_answers(config: Config, file: Path) -> MTBenchSummary:
 
 
 def _questions(config: Config) -> list[Example]:
-    """The questions; what else is needed is checked here, before anything is spent."""
+    """Return the questions, after checks of the judge and its prompts."""
     questions = MTBench(config.task).examples("heldout")[: config.evaluate.limit]
     refuse_no_judge(config, "MT-Bench")
     read_prompts(Path(config.task.data))
@@ -75,8 +75,7 @@ def _questions(config: Config) -> list[Example]:
 
 
 def answer_turns(policy: Policy, questions: Sequence[Example], config: Config) -> dict[str, list[str]]:
-    """A policy's answers to every turn, by question id, each sampled at the temperature of its
-    category."""
+    """Return a policy's answers to every turn by question id, sampled at their temperatures."""
     seed_everything(config.run.seed)
     answers: dict[str, list[str]] = {example.id: [] for example in questions}
     for turn in range(max(len(example.meta[TURNS]) for example in questions)):

@@ -1,4 +1,4 @@
-"""HumanEval, MBPP and EvalPlus: problems whose answer is a Python program with tests.
+"""HumanEval, MBPP and EvalPlus: Python programming problems with tests.
 
 `text2grad evaluate NAME --task text2grad_lab.benchmarks.programs:MBPP` measures a policy on one of
 them. `meta["tests"]` is a module as in KodCode: it imports from `solution` and defines `test_...`.
@@ -25,15 +25,17 @@ MBPP_SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "
 
 
 class _Programs(Benchmark):
-    """Problems to measure on: those of `task.data`, else of a data set on the hub."""
+    """Problems of `task.data`, by default of a hub data set."""
 
     critic_prompt = "code"
     data = ""
 
-    def read(self, settings: TaskSettings) -> list[Example]:
-        """The problems of MBPP's test split, or all of the other data sets."""
+    def read_questions(self, settings: TaskSettings) -> list[Example]:
+        """Return the problems of MBPP's test split, or all of other data sets."""
         if not (data := settings.data or self.data):
-            raise UserError(f"{self.name} is on no hub", "--task.data FILE.jsonl.gz, a release file of EvalPlus")
+            raise UserError(
+                f"{self.name} is not on the hub", "--task.data FILE.jsonl.gz, a release file of EvalPlus"
+            )
         return in_mbpp_split(read_examples(data, SHAPES, split="test"), "test")[: settings.limit]
 
 
@@ -62,7 +64,7 @@ class MBPPPlus(_Programs):
 
 
 def in_mbpp_split(examples: Iterable[Example], split: str) -> list[Example]:
-    """Return the problems without those of MBPP's other splits, which its file holds too."""
+    """Remove the problems of MBPP's other splits, which are in the same file."""
     others = (range(first, last + 1) for name, (first, last) in MBPP_SPLITS.items() if name != split)
     ids = {f"mbpp-{number}" for numbers in others for number in numbers}
     return [example for example in examples if example.id not in ids]
@@ -75,8 +77,7 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
     parts = [import_line(setup, solution), setup]
     for number, check in enumerate(checks, start=1):
-        # Imported inside the test: some solutions are named test_..., and would be collected as
-        # tests.
+        # Imported inside the test: solutions named test_... would be collected as tests.
         parts.append(as_test(f"test_{number}", f"{import_line(check, solution)}\n{check}"))
     question = required_text(row, "prompt", "text")
     # As in MBPP's own evaluation, one assertion shows the name and the arguments.
@@ -109,10 +110,10 @@ def _plus(row: Row, fallback_id: str) -> Example:
     example = _completion(row, fallback_id, start, entry_point, tests)
     if not example.id.startswith("Mbpp/"):
         return example
-    # MBPP's prompt is a docstring that ends with an assertion, and no beginning of a program.
+    # MBPP's prompt is a docstring with an assertion at its end, not the start of a program.
     question, _, check = start.strip().strip('"').strip().partition("\nassert ")
-    note = f"\n\nYour code must satisfy:\nassert {check.strip()}" if check else ""
-    prompt = (Message(role="user", content=question.strip() + note),)
+    requirement = f"\n\nYour code must satisfy:\nassert {check.strip()}" if check else ""
+    prompt = (Message(role="user", content=question.strip() + requirement),)
     return example.model_copy(update={"prompt": prompt, "meta": {**example.meta, "question": question.strip()}})
 
 

@@ -1,6 +1,6 @@
 """MT-Bench: judge prompts, parsing of ratings, and their means (Zheng et al. 2023).
 
-Prompts and shapes are FastChat's, so that judgements of others can be read, and ours by others.
+Prompts and formats are FastChat's, so that judgement files are interchangeable.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from text2grad_lab.benchmarks.mt_bench import CATEGORY, REFERENCES, TURNS
 
 PROMPTS = "judge_prompts.jsonl"
 FAILED = -1.0
-"""The `score` of a judgement that has none, as in FastChat's files; it is never averaged."""
+"""The `score` of a judgement without a rating, as in FastChat's files; it is never averaged."""
 _RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
 _HOLE = re.compile(r"\{(question|answer|question_1|question_2|answer_1|answer_2|ref_answer_1|ref_answer_2)\}")
 
 
 class JudgePrompt(NamedTuple):
-    """One of FastChat's prompts: the system's turn, and the user's with holes."""
+    """One of FastChat's prompts: the system message, and the user's with placeholders."""
 
     name: str
     system: str
@@ -34,10 +34,10 @@ class JudgePrompt(NamedTuple):
 
 
 def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
-    """The judge's prompts of an MT-Bench folder, by name.
+    """Return the judge's prompts of an MT-Bench folder by name.
 
     Raises:
-        UserError: there are none, or one that rates single answers is missing.
+        UserError: the file or a prompt that rates single answers is missing.
     """
     keys = frozenset({"name", "system_prompt", "prompt_template"})
 
@@ -52,7 +52,7 @@ def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
     prompts_by_name = {prompt.name: prompt for prompt in rows}
     names = [f"single{math}-v1{turns}" for math in ("", "-math") for turns in ("", "-multi-turn")]
     if missing := [name for name in names if name not in prompts_by_name]:
-        raise UserError(f"{folder / PROMPTS} has no prompt {missing[0]!r}", "take FastChat's file")
+        raise UserError(f"{folder / PROMPTS} has no prompt {missing[0]!r}", "use FastChat's file")
     return prompts_by_name
 
 
@@ -74,8 +74,7 @@ def rating_messages(
 
 
 def rating_of(answer: Answer | str) -> float | None:
-    """The rating that a judge gave, the first in [[...]], else in [...]; None where it gave none
-    from 0 to 10."""
+    """Return a judge's rating, the first in [[...]], else in [...]; None unless it is 0 to 10."""
     text = answer.text if isinstance(answer, Completion) else answer if isinstance(answer, str) else ""
     rating_match = next((match for pattern in _RATINGS if (match := pattern.search(text))), None)
     rating = float(rating_match[1]) if rating_match else None
@@ -88,11 +87,11 @@ def rate(
     examples: Sequence[Example],
     answers: Mapping[str, Sequence[str]],
 ) -> list[Row]:
-    """Have every turn of every answer rated.
+    """Rate every turn of every answer.
 
     Returns:
-        Rows in the shape of FastChat's `model_judgment`, with the question's `category`; `score` is
-        -1 where the judge gave no rating.
+        Rows in the format of FastChat's `model_judgment` with the question's `category`; `score` is
+        -1 without a rating.
     """
     turns = [
         (example, list(answers[example.id][:n]))
@@ -116,11 +115,9 @@ def rate(
 
 
 def means(judgements: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Means of ratings: `mt_bench` over all, `turn_1`, `turn_2`, and each category where rows name
-    one.
+    """Return mean ratings: `mt_bench` over all, `turn_1`, `turn_2`, and each category in the rows.
 
-    Rows without a rating (-1) are left out and counted in `judge_failed`; `judged` counts the
-    others.
+    `judge_failed` counts rows without a rating (-1), `judged` the others.
     """
     ratings: defaultdict[str, list[float]] = defaultdict(list)
     failed = 0
@@ -130,7 +127,7 @@ def means(judgements: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             continue
         for name in ("mt_bench", f"turn_{row['turn']}", *filter(None, [row.get("category")])):
             ratings[name].append(float(row["score"]))
-    shares = {
+    mean_ratings = {
         name: mean(values) for name, values in sorted(ratings.items(), key=lambda pair: pair[0] != "mt_bench")
     }
-    return {**shares, "judged": float(len(ratings["mt_bench"])), "judge_failed": float(failed)}
+    return {**mean_ratings, "judged": float(len(ratings["mt_bench"])), "judge_failed": float(failed)}

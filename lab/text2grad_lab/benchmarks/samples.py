@@ -1,5 +1,4 @@
-"""The command `samples`: pass@k of programs by any system, in EvalPlus's and HumanEval's format. No
-torch.
+"""The command `samples`: pass@k of programs in EvalPlus's and HumanEval's format, without torch.
 
 A line is {"task_id", "solution"} (a program, fenced or not) or {"task_id", "completion"} (the exact
 text that follows the prompt).
@@ -30,15 +29,14 @@ from text2grad.tasks.base import load_task
 
 KS = (1, 5, 10, 100)
 PATIENCE = 5
-"""A late sample is run once more with this many times the limit: on a busy machine a right one may
-be slow."""
+"""The factor on the time limit when a sample that timed out runs again: the machine may be busy."""
 
 
 class SampleResult(Record):
-    """The result of one sample; `passed` is None where even the reference gets no verdict from the
-    tests.
+    """The result of one sample.
 
-    `tier` is empty where nothing was run.
+    `passed` is None if the tests give no verdict even on the reference; `tier` is empty if nothing
+    was run.
     """
 
     task_id: str
@@ -58,9 +56,9 @@ class SamplesSummary(Summary):
 
 
 def run_samples(config: Config, samples: Path) -> SamplesSummary:
-    """Measure pass@k of a file of samples; write the result of each beside the file."""
+    """Measure pass@k of a file of samples; write the results next to the file."""
     with reading(samples):
-        samples.open("rb").close()  # before a data set is fetched for nothing
+        samples.open("rb").close()  # fail before a data set is downloaded
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         cure = "--task text2grad_lab.benchmarks.programs:HumanEval"
@@ -81,7 +79,7 @@ def judge_samples(
     A program that exceeds the time limit of `runner` is run once more by `patient`.
 
     Raises:
-        UserError: the file cannot be read, a line is not a sample, or a task is unknown (which).
+        UserError: the file cannot be read, a line is not a sample, or a task is unknown.
     """
     problems = {_key(example.id): example for example in examples}
     jobs = [_job(row, number, problems, samples) for number, row in enumerate(load_rows(str(samples)), start=1)]
@@ -109,16 +107,15 @@ def _run(runner: Runner, jobs: Sequence[tuple[Example, str]]) -> list[Verdict]:
 
 
 def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example]) -> dict[str, Any]:
-    """pass@k over all tasks (unbiased; Chen et al. 2021), with the counts behind it.
+    """Return pass@k over all tasks (unbiased; Chen et al. 2021) and counts.
 
-    A task without a sample is not solved: leaving out what is hard must not raise the figure. A
-    sample without a verdict is left out, and counted in `failed_records`, only where the reference
-    has none either. pass@k is given for those k of `KS` for which every task with samples has as
-    many.
+    A task without samples counts as failed, so that leaving out hard tasks does not help. Samples
+    without a verdict are left out and counted in `failed_records` if the reference has no verdict
+    either. pass@k is given for those k of `KS` that no task with samples falls short of.
 
     Returns:
-        `pass@1` and others; `passed` of `total`: samples with a verdict, a missing task counts as
-        one that fails; `tasks`, `missing`: tasks of the data set, and those without a sample;
+        `pass@1` and others; `passed` and `total`: samples with a verdict, and a failed one for each
+        missing task; `tasks`, `missing`: tasks of the data set, and those without a sample;
         `outcomes`: samples by outcome.
     """
     verdicts: dict[str, list[bool]] = defaultdict(list)
@@ -145,8 +142,7 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """Return the chance that at least one of k programs passes, from `passed` of `samples` tries at
-    one problem.
+    """Return the probability that at least one of k programs passes, if `passed` of `samples` do.
 
     Unbiased: 1 - C(samples - passed, k) / C(samples, k) (Chen et al. 2021, section 2.1).
 
@@ -161,7 +157,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def _key(task_id: str) -> str:
-    """`Mbpp/2`, `mbpp-2` and `MBPP 2` are one task; a bare number is one of MBPP's."""
+    """Normalise a task id: `Mbpp/2`, `mbpp-2`, `MBPP 2` and `2` are the same task."""
     key = re.sub(r"\W+", "-", task_id).lower()
     return f"mbpp-{key}" if key.isdigit() else key
 
@@ -172,9 +168,7 @@ def _job(row: Row, number: int, problems: Mapping[str, Example], samples: Path) 
         raise bad_record(samples, number, ValueError("no 'task_id'"))
     example = problems.get(_key(str(row["task_id"])))
     if example is None:
-        cure = (
-            f"the task's ids look like {next(iter(problems.values())).id!r}; --task and --task.data name the data"
-        )
+        cure = f"the task's ids look like {next(iter(problems.values())).id!r}; check --task and --task.data"
         raise UserError(f"{samples}: record {number}: unknown task {row['task_id']!r}", cure)
     if isinstance(row.get("completion"), str) and "solution" not in row:
         return example, f"{example.meta.get('completes', '')}{row['completion']}"

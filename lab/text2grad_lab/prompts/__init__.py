@@ -1,9 +1,9 @@
 """Critic prompts of the paper's comparisons, named `text2grad_lab.prompts:NAME` in
 `critic.prompted.prompt`.
 
-`dense` asks for a label of every word (Tables 2 and 11), `steps` for the steps of an answer
-(appendix N), in z. `summarization_b1`, `qa_b2` and `code_b3` ask the questions of appendix B, for
-answers in its keys.
+`dense` asks for a label of every word (Tables 2 and 11), `steps` for labelled steps (appendix N) in
+our format z. `summarization_b1`, `qa_b2` and `code_b3` are the prompts of appendix B and use its
+keys.
 """
 
 from pathlib import Path

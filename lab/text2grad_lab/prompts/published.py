@@ -1,4 +1,4 @@
-"""The answers that the paper's appendix B asks for: its keys in the place of those of z."""
+"""Answer formats of the paper's appendix B, whose keys differ from those of z."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = {
     "wrong_code": "poor_spans",
     "improvement_code": "improvable_spans",
 }
-"""The keys of z by those of the paper, in small letters."""
+"""The keys of z by the lower-case keys of the paper."""
 
 
 def parse_published(answer: str, response: str, tolerance: Tolerance = "exact") -> Judgement:

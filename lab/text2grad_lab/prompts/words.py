@@ -2,7 +2,7 @@
 
     {"words": [["It", 0], ["is", 0], ["wrong.", -1]], "score": -1.0}
 
-A word is what stands between whitespace; of scripts without spaces it is a character. The n-th item
+Words are separated by whitespace; in scripts without spaces each character is a word. The n-th item
 labels the n-th word, so every item can be checked.
 """
 
@@ -23,18 +23,19 @@ _NO_SPANS: dict[str, Any] = {"critique": "", "good_spans": [], "poor_spans": []}
 
 
 def render_words(critique: Critique, response: str) -> str:
-    """Write a critique's spans and verdict as labels of words: 1 or -1 where a span of that sign
-    touches the word, 0 where none does or both do."""
+    """Render a critique's spans and verdict as labels of words.
+
+    The label is 1 or -1 if only spans of that sign overlap the word, else 0.
+    """
     listed = [[response[start:end], _label(critique, start, end)] for start, end in pieces(response)]
     score = {} if critique.score is None else {"score": critique.score}
     return json.dumps({"words": listed, **score}, ensure_ascii=False)
 
 
 def parse_words(answer: str, response: str, tolerance: Tolerance = "exact") -> Judgement:
-    """Read a label for every word of `response` as one span for each good or poor word, without a
-    text.
+    """Read labels of all words of a response as one span per good or poor word.
 
-    A word that differs from the word at its place gives no span and is counted as `unmatched`.
+    A word that differs from the response gives no span and is counted as `unmatched`.
     `tolerance` is ignored: words are copied, not quoted.
 
     Returns:

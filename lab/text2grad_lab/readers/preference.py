@@ -1,8 +1,8 @@
 """Read preference pairs from files and published data sets.
 
 A line is `{"prompt", "chosen", "rejected"}`, with optional `id` and `meta`. Each of the three is
-text or a list of turns. An answer that is a complete conversation (UltraFeedback binarized) includes its
-prompt.
+text or a list of turns. An answer that is a complete conversation (UltraFeedback binarized)
+includes its prompt.
 """
 
 from __future__ import annotations

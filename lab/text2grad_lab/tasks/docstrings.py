@@ -1,4 +1,4 @@
-"""The task `function_summaries` shortened and in small letters, for a model made on the spot."""
+"""The task `function_summaries`, shortened and in lower case for tiny models."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from text2grad.tasks.function_summaries import FunctionSummariesTask, shorten
 from text2grad.tasks.library import DocumentedFunction
 
 BODY, SIGNATURE = 90, 40
-"""Characters of the docstring's rest and of the signature that are shown: such a model has a short
-context."""
+"""Maximum characters of the docstring's body and of the signature, for short contexts."""
 
 
 class DocstringsTask(FunctionSummariesTask):
-    """Functions in small letters, with names in words.
-
-    A small model copies what has the same tokens on both sides.
-    """
+    """Functions in lower case with names as words, so that prompt and summary share tokens."""
 
     name = "docstrings"
 
     def prompt(self, function: DocumentedFunction, context: int | None) -> Example:
-        """Return the shortened function and its summary, both in small letters."""
+        """Return the shortened function and its summary, both in lower case."""
         signature = shorten(function.signature.replace("_", " "), SIGNATURE)
         body = shorten(function.body, BODY if context is None else context)
         content = f"{in_words(function.name)} {signature}\n{body}"

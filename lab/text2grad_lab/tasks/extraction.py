@@ -1,13 +1,10 @@
-"""Extraction: a message, a list or a table -> a JSON object of the keys that are asked for. No
-download.
+"""The task `extraction`: write requested keys of a message, list or table as a JSON object.
 
-A document is of one of ten kinds (`extraction.yaml`), written by a seeded generator: wording,
-order, the forms of dates, times, amounts and names vary, and other dates, amounts and people stand
-beside what is asked for. A share of the kinds (`task.heldout_share`: two of the ten) is held out
-with their structure and all their keys.
+A seeded generator writes documents of ten kinds (`extraction.yaml`). Wording, order, and formats of
+dates, times, amounts and names vary, and each document has distractors. A share of the kinds
+(`task.heldout_share`: two of ten) is held out with all their keys.
 
-The reference is the object. Each of its fields is right or wrong by itself, which is what the
-critic `fields` says.
+The reference is the object. The critic `fields` judges each of its fields.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from text2grad_lab.tasks.sorts import sorts_of
 from text2grad_lab.tasks.values import Value, draw
 
 FEWEST, MOST = 3, 4
-"""Keys that are asked for."""
+"""The minimum and maximum number of requested keys."""
 ROWS = 4
 SEPARATORS = ("{}: {}", "{} - {}", "{} = {}", "* {}: {}")
 BARS = (" | ", "; ", "\t")
@@ -56,23 +53,23 @@ class Kind:
 
 
 def read_kinds() -> list[Kind]:
-    """The kinds of `extraction.yaml`."""
+    """Return the kinds of `extraction.yaml`."""
     text = (resources.files("text2grad_lab.tasks") / "extraction.yaml").read_text(encoding="utf-8")
     return [Kind(**row) for row in parse_yaml(text)]
 
 
 def values_of(kind: Kind, rng: random.Random) -> dict[str, Value]:
-    """A value for each key and each other slot of a document; no two have the same answer."""
+    """Return a value for each key and each other slot of a document, with distinct answers."""
     values: dict[str, Value] = {}
-    for key, what in {**kind.keys, **kind.others}.items():
+    for key, value_kind in {**kind.keys, **kind.others}.items():
         answers = {value.answer for value in values.values()}
         while key not in values or values[key].answer in answers:
-            values[key] = draw(what, rng)
+            values[key] = draw(value_kind, rng)
     return values
 
 
 def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
-    """An opening, every sentence in one of its wordings and one aside, in any order."""
+    """Return an opening, and all sentences and one aside in random order and wording."""
     sentences = [rng.choice(wordings) for wordings in kind.sentences] + [rng.choice(kind.asides)]
     rng.shuffle(sentences)
     text = rng.choice([" ", "\n"]).join([rng.choice(kind.opening), *sentences])
@@ -80,7 +77,7 @@ def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
 
 
 def listing(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
-    """An opening and a line for each value, in any order."""
+    """Return an opening, and a line for each value in random order."""
     separator = rng.choice(SEPARATORS)
     lines = [separator.format(rng.choice(labels), values[key].written) for key, labels in kind.labels.items()]
     rng.shuffle(lines)
@@ -88,8 +85,7 @@ def listing(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
 
 
 def table(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
-    """An opening, a head, and the row that is asked for among others, columns and rows in any
-    order."""
+    """Return an opening and a table of the requested row and others in random order."""
     rows = [values]
     while len(rows) < ROWS:
         other = values_of(kind, rng)
@@ -107,7 +103,7 @@ FORMS = {"prose": prose, "list": listing, "table": table}
 
 
 class ExtractionTask:
-    """Documents with the object that was asked for; kinds that are held out are in no other split.
+    """Documents with the requested object; held-out kinds occur in no other split.
 
     `sft` and `train` are different documents of the same kinds. Equal seeds give equal examples.
     """
@@ -120,8 +116,7 @@ class ExtractionTask:
         self._settings, self._kinds = settings, read_kinds()
 
     def examples(self, split: Split) -> list[Example]:
-        """The documents of a split, every kind about equally often; `task.limit` is of the `sft`
-        split."""
+        """Return the documents of a split, balanced over kinds; `task.limit` limits `sft`."""
         rng = random.Random(f"{self._settings.seed}/{split}")
         kinds, count = sorts_of(split, self._kinds, "kinds", self._settings)
         return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count)]
@@ -136,6 +131,5 @@ class ExtractionTask:
         return single_turn_example(id, content, reference, {"kind": kind.kind})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """`fields`: share of the fields that are right; `exact`: all are; `valid`: JSON with
-        exactly these keys."""
+        """Return `fields` (share of right ones), `exact` (all right) and `valid` (right keys)."""
         return Fields.of(example.reference, response).scores()

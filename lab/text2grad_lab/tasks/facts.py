@@ -1,4 +1,4 @@
-"""A program that compares a short report with the facts of a row: stated, invented, missing."""
+"""A critic that compares a short report with the facts of a row: stated, invented, missing."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Sp
 from text2grad_lab.tasks.reports import report_of
 from text2grad_lab.tasks.statements import Report
 
-NAMED = 6  # faults that a critique names
+MAX_FAULTS = 6  # named in a critique
 
 
 class FactsCritic:
     """Judges a report by the facts in `example.meta["facts"]`.
 
-    Good: the words and numbers that state a fact, the first time. Poor: numbers and names that are
-    not in the row, numbers of another fact or without a word that says what they are, wrong units,
-    numbers said again, and everything after the third sentence. Omissions: the names of the facts
-    that are not stated. The score is 2 s - 1, s the facts that are stated out of all facts and
-    faults. A reason never says a value of the row.
+    Good spans are the words and numbers of the first statement of a fact. Poor spans are numbers
+    and names that are not in the row, numbers of another fact or without a cue, wrong units,
+    repeated numbers, and everything after the third sentence. Omissions are names of missing facts.
+    The score is 2 s - 1, where s is the share of stated facts among all facts and faults. Reasons
+    never contain a value of the row.
     """
 
     def __init__(self) -> None:
         self.source = Source(kind="program", model="facts", prompt_version="2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Compare every response with the facts of its row; an example without any gives a
-        `Failure`."""
-        return [self._one(*each) for each in zip(examples, responses, strict=True)]
+        """Compare every response with the facts of its row; without facts it is a `Failure`."""
+        return [self._one(*pair) for pair in zip(examples, responses, strict=True)]
 
     def _one(self, example: Example, response: str) -> Judgement:
         if not example.meta.get("facts"):
@@ -45,9 +44,9 @@ class FactsCritic:
 
 
 def _text(report: Report, spans: Sequence[Span]) -> str:
-    """The critique in words."""
+    """Return the text of the critique."""
     poor = [f"'{span.text[:40]}' ({span.reason})" for span in spans if span.label < 0]
-    parts = {"Stated": report.stated, "Wrong": poor[:NAMED], "Missing": report.missing}
+    parts = {"Stated": report.stated, "Wrong": poor[:MAX_FAULTS], "Missing": report.missing}
     sentences = [f"{title}: {', '.join(names)}." for title, names in parts.items() if names]
     return " ".join(sentences if report.brief else [*sentences, "It is not two or three whole sentences."])
 

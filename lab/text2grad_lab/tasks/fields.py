@@ -31,7 +31,7 @@ class FieldsCritic:
         self.source = Source(kind="program", model="fields", prompt_version="1")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Compare every response with its reference; a `Failure` if the reference is no object."""
+        """Compare every response with its reference; a `Failure` if that is not an object."""
         return [self._one(*pair) for pair in zip(examples, responses, strict=True)]
 
     def _one(self, example: Example, response: str) -> Judgement:
@@ -57,10 +57,10 @@ def _spans(fields: Fields, response: str, document: str) -> Iterator[Span]:
         if mark == "right":
             yield _span(response, member.place, 1, f"the {member.key}")
         elif mark == "wrong":
-            yield _span(response, member.place, -1, _reason(member, fields.wanted[member.key], document))
+            yield _span(response, member.place, -1, _reason(member, fields.expected[member.key], document))
         elif mark != "twice":
             reason = "this key was given before" if mark == "again" else "nobody asked for this key"
-            yield _span(response, member.whole, -1, reason)
+            yield _span(response, member.extent, -1, reason)
     for fault in fields.faults:
         if fault.place[1] > fault.place[0]:
             yield _span(response, fault.place, -1, f"not JSON: {fault.reason}")
@@ -93,7 +93,7 @@ def _kind(value: Any) -> str:
 
 
 def _text(fields: Fields) -> str:
-    """The critique in words."""
+    """Return the text of the critique."""
     pairs = list(zip(fields.members, fields.marks, strict=True))
     named = {title: [m.key for m, mark in pairs if mark == kind] for kind, title in TITLES.items()}
     named["Missing"] = fields.missing

@@ -1,5 +1,4 @@
-"""Read an answer that should be one JSON object, with the characters of each value, and compare it
-with another."""
+"""Read an answer as a JSON object with the places of its values, and compare it with another."""
 
 from __future__ import annotations
 
@@ -42,12 +41,12 @@ _JSON = json.JSONDecoder(parse_float=_number, parse_int=Decimal, parse_constant=
 class Member(NamedTuple):
     """A key and its value, with numbers as decimals.
 
-    `whole` is the place of both in the text, `place` that of the value (without quotes).
+    `extent` is the place of both in the text, `place` that of the value (without quotes).
     """
 
     key: str
     value: Any
-    whole: Place
+    extent: Place
     place: Place
 
 
@@ -65,7 +64,7 @@ class _Broken(Exception):
 
 
 def read_members(text: str) -> tuple[list[Member], list[Fault]]:
-    """Parse the object in a text as far as possible; return its members and the faults in order."""
+    """Parse the object in a text up to its first error; return its members and the faults."""
     start = text.find("{")
     if start < 0:
         return [], [Fault(_stripped(text, 0), "no JSON object")]
@@ -86,14 +85,14 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
 
 
 def _stripped(text: str, start: int, end: int | None = None) -> Place:
-    """The characters between two places without white space around them."""
+    """Return the place between two positions without surrounding whitespace."""
     inside = text[start:end]
     first = start + len(inside) - len(inside.lstrip(SPACES))
     return first, max(first, start + len(inside.rstrip(SPACES)))
 
 
 def _read_members(text: str, at: int, members: list[Member]) -> int:
-    """Read the object that begins at `at` into `members`; returns where it ends.
+    """Read the object that begins at `at` into `members`; return its end.
 
     Raises:
         _Broken: it is not JSON.
@@ -125,7 +124,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int) -> tuple[Any, Place, int]:
-    """The value at `at`, the characters that it is marked by, and where it ends."""
+    """Return the value at `at`, the place of its span, and its end."""
     value: Any
     if text.startswith('"', at):
         value, end = _text(text, at)
@@ -155,17 +154,17 @@ def _text(text: str, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Fields:
-    """An answer beside the object that is wanted."""
+    """The members of an answer, compared with the expected object."""
 
-    wanted: dict[str, Any]
+    expected: dict[str, Any]
     members: list[Member]
     faults: list[Fault]
 
     @classmethod
     def of(cls, reference: str, response: str) -> Fields:
         """Compare a response with the object in `reference`."""
-        wanted = {member.key: member.value for member in read_members(reference)[0]}
-        return cls(wanted, *read_members(response))
+        expected = {member.key: member.value for member in read_members(reference)[0]}
+        return cls(expected, *read_members(response))
 
     @cached_property
     def marks(self) -> list[Mark]:
@@ -176,11 +175,11 @@ class Fields:
         times = Counter(member.key for member in self.members)
         before: set[str] = set()
         for member in self.members:
-            if member.key not in self.wanted:
+            if member.key not in self.expected:
                 yield "unasked"
             elif member.key in before:
                 yield "again"
-            elif not equal(member.value, self.wanted[member.key]):
+            elif not equal(member.value, self.expected[member.key]):
                 yield "wrong"
             else:
                 yield "twice" if times[member.key] > 1 else "right"
@@ -190,17 +189,17 @@ class Fields:
     def missing(self) -> list[str]:
         """The keys that are missing in the answer."""
         keys = {member.key for member in self.members}
-        return [key for key in self.wanted if key not in keys]
+        return [key for key in self.expected if key not in keys]
 
     @property
     def share(self) -> float:
         """The share of right fields among requested and extra ones; 0 if the answer is not JSON."""
         extra = sum(mark in ("again", "unasked") for mark in self.marks)
-        return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.wanted) + extra)
+        return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.expected) + extra)
 
     def scores(self) -> dict[str, float]:
         """The measures of the task `extraction`."""
-        valid = not self.faults and len(self.members) == len(self.wanted) and not self.missing
+        valid = not self.faults and len(self.members) == len(self.expected) and not self.missing
         return {"fields": self.share, "exact": float(self.share == 1.0), "valid": float(valid)}
 
 

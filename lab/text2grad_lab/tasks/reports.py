@@ -115,7 +115,7 @@ def folder() -> Path:
 
 
 def read_tables() -> list[Table]:
-    """The tables of `reports.yaml`."""
+    """Return the tables of `reports.yaml`."""
     text = (resources.files("text2grad_lab.tasks") / "reports.yaml").read_text(encoding="utf-8")
     return [Table(**row) for row in parse_yaml(text)]
 
@@ -174,7 +174,7 @@ class ReportsTask:
     `sft` and `train` are different rows of the same tables. Equal seeds give equal examples.
 
     Raises:
-        MissingPackageError: the tables are not installed.
+        UserError: the tables are not installed.
     """
 
     name = "reports"
@@ -194,7 +194,7 @@ class ReportsTask:
         for n in range(count):
             turn, place = divmod(n, len(tables))
             pool = pools[tables[place].table]
-            if turn < len(pool) or split == "sft":  # a row may have several demonstrations, and is asked for once
+            if turn < len(pool) or split == "sft":  # rows repeat only in demonstrations
                 result.append(self._example(f"{split}-{n}", tables[place], pool[turn % len(pool)], rng))
         return result
 

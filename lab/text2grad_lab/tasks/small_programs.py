@@ -1,7 +1,6 @@
-"""Small programs for a model that can read: the embedded problems, and MBPP's training problems
-among them.
+"""Small programs for pretrained models: the embedded problems and MBPP's training problems.
 
-Measured on the embedded task's held-out combinations; on MBPP's test problems and HumanEval by
+Evaluation is on the embedded task's held-out combinations; on MBPP's test split and HumanEval with
 `text2grad evaluate NAME --task text2grad_lab.benchmarks.programs:MBPP` (and `:HumanEval`).
 """
 
@@ -16,11 +15,11 @@ from text2grad.tasks.demo import DemoTask
 from text2grad_lab.benchmarks.programs import MBPP_DATA, SHAPES, in_mbpp_split
 
 MBPP_SHARE = 4
-"""Every fourth demonstration is MBPP's, while there are any."""
+"""Every fourth demonstration is from MBPP, as long as there are enough."""
 
 
 class SmallProgramsTask:
-    """The embedded task (`tasks.demo`) with MBPP's training split mixed into what is trained on.
+    """The embedded task (`tasks.demo`) with MBPP's training split added to `sft` and `train`.
 
     `task.data` is MBPP's file or hub name; `task.limit` counts demonstrations.
 
@@ -38,8 +37,7 @@ class SmallProgramsTask:
         self._seed = settings.seed
 
     def examples(self, split: Split) -> list[Example]:
-        """`sft`: demonstrations, of the embedded task with slips; `train`: problems with tests;
-        `heldout`."""
+        """Return demonstrations (`sft`) or problems with tests (`train`, `heldout`)."""
         embedded = self._embedded.examples(split)
         if split == "heldout":
             return embedded
@@ -51,5 +49,5 @@ class SmallProgramsTask:
         return random.Random(f"{self._seed}/{split}").sample(programs, len(programs))
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Empty: a program is scored by running its tests, which the stage does."""
+        """Return nothing: the stage scores a program by its tests."""
         return {}

@@ -1,4 +1,4 @@
-"""Splits of tasks whose examples are of a few sorts, some of which are held out whole."""
+"""Splits of tasks with a few sorts of examples, a share of them held out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import TypeVar
 from text2grad.tasks.base import Split, TaskSettings
 
 SIZES: dict[Split, int] = {"sft": 400, "train": 400, "heldout": 200}
-"""Examples of a split; of `sft`, which `task.limit` changes, the default."""
+"""The number of examples of a split; `task.limit` changes that of `sft`."""
 S = TypeVar("S")
 
 
 def sorts_of(split: Split, sorts: Sequence[S], name: str, settings: TaskSettings) -> tuple[list[S], int]:
-    """The sorts of a split, and how many examples it has; `task.heldout_share` of them are held
-    out.
+    """Return the sorts of a split, with `task.heldout_share` of them held out, and its size.
 
-    `name` is what the sorts are called: tasks of one seed draw theirs apart.
+    `name` seeds the draw together with the task's seed.
     """
     drawn = [*sorts]
     random.Random(f"{settings.seed}/{name}").shuffle(drawn)

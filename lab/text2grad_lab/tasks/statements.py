@@ -138,11 +138,11 @@ def pattern(form: str, cased: bool = False) -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Report:
-    """A report with the facts of its row; `given` is the prompt."""
+    """A report with the facts of its row, and the prompt."""
 
     facts: Sequence[Fact]
     text: str
-    given: str
+    prompt: str
 
     @cached_property
     def forms(self) -> list[tuple[Place, Fact]]:
@@ -263,7 +263,7 @@ class Report:
 
     def _names(self, start: int, end: int) -> Iterator[Remark]:
         """Yield capitalised words inside a sentence that are not in the prompt."""
-        shown_words = {word.casefold() for word in re.findall(r"\w+", self.given)}
+        shown_words = {word.casefold() for word in re.findall(r"\w+", self.prompt)}
         shown_words |= {word.casefold() for fact in self.facts for unit in fact.units for word in unit.split()}
         for match in _NAME.finditer(self.text, start + 1, end):
             words = {word.casefold() for word in match[0].split()}

@@ -1,4 +1,4 @@
-"""Values of documents: as a person writes them in a message, and as the answer has them in JSON."""
+"""Random values of documents, as written in a message and as expected in JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Value(NamedTuple):
 
 
 def draw(kind: str | Sequence[str], rng: random.Random) -> Value:
-    """A value of one of the kinds of `KINDS`, of `code` with a pattern (# is a digit), or one of a
-    list."""
+    """Return a value of a kind in `KINDS`, of a `code` pattern (# is a digit), or of a list."""
     if not isinstance(kind, str):
         return verbatim(rng.choice(kind))
     name, _, pattern = kind.partition(" ")
@@ -35,7 +34,7 @@ def draw(kind: str | Sequence[str], rng: random.Random) -> Value:
 
 
 def verbatim(text: str) -> Value:
-    """A value that is copied."""
+    """Return a value with the same text in both."""
     return Value(text, json.dumps(text))
 
 

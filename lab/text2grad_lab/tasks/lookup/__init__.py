@@ -1,11 +1,10 @@
-"""The embedded task of an agent: look a thing up, compute with it, answer. No network, no data
-files.
+"""The embedded agent task: look up a number, compute with it, answer.
 
-A question asks for a number that stands in a table only the environment has, changed by a sum. The
-policy writes one call a line as plain text (`lookup stock of lamp`, `compute 12*7+5`,
-`answer lamp 89`), so no chat template has to know tools. As in `tasks.demo`, a problem is made of
-parts, held-out problems use combinations that no training problem has, and demonstrations are
-written by a simulated agent with habits that are wrong.
+A question asks for a computation with a number from a table that only the environment has. The
+policy writes one call per turn as plain text (`lookup stock of lamp`, `compute 12*7+5`, `answer
+lamp 89`), so the chat template needs no tools. As in `tasks.demo`, problems are combinations of
+parts, held-out combinations do not occur in training, and demonstrations are by a simulated agent
+with bad habits.
 """
 
 from text2grad_lab.tasks.lookup.critic import LookupCritic

@@ -1,9 +1,7 @@
-"""A program as the critic of an agent: it names the wrong call, the wrong argument, the result that
-is not used.
+"""A program critic of an agent: it names wrong calls, wrong arguments and unused results.
 
-Every turn is judged by what stood before it: a sum that is right for the number that was looked up
-is right, also where another number should have been looked up. The verdict is that of the answer
-alone.
+Every turn is judged given the turns before it: a computation with a wrongly looked up number can be
+right. The verdict is that of the answer alone.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ WORD = re.compile(r"\d+|[a-z]+|\S")
 
 @dataclass
 class _Reading:
-    """One transcript as it is read, turn by turn: what the tools have said, and what is found."""
+    """The state of judging a transcript turn by turn: tool results and spans so far."""
 
     example: Example
     response: str
@@ -31,15 +29,14 @@ class _Reading:
     spans: list[Span] = field(default_factory=list)
 
     def mark(self, start: int, end: int, label: Label, reason: str = "") -> None:
-        """Praise or blame these characters, white space at their ends aside."""
+        """Label these characters without surrounding whitespace."""
         text = self.response[start:end]
         start, text = start + len(text) - len(text.lstrip()), text.strip()
         if text:
             self.spans.append(Span(start=start, end=start + len(text), label=label, text=text, reason=reason))
 
     def compare(self, start: int, end: int, expected: str, reason: str = "") -> None:
-        """Praise the words that are expected and blame the others, or what stands where one is
-        missing."""
+        """Label expected words as good and others, or words next to missing ones, as poor."""
         places = [(start + match.start(), start + match.end()) for match in WORD.finditer(self.response[start:end])]
         words = [self.response[a:b] for a, b in places]
         for (first, last), expected_word in zip(
@@ -61,7 +58,7 @@ class _Reading:
                 )
 
     def look_up(self, start: int, end: int, column: str, item: str) -> None:
-        """A call of the table."""
+        """Judge a call of the table."""
         plan, expected_item = self.example.meta["plan"], self.example.meta["item"]
         if self.x is not None:
             self.mark(start, end, -1, "it was looked up before")
@@ -70,7 +67,7 @@ class _Reading:
         self.x = Tools(self.example.meta["table"]).number(column, item) or self.x
 
     def compute(self, start: int, end: int, equation: str) -> None:
-        """A call of the calculator."""
+        """Judge a call of the calculator."""
         if self.x is None:
             self.mark(start, end, -1, "nothing was looked up to compute with")
         elif self.result is not None:
@@ -82,7 +79,7 @@ class _Reading:
         self.result = value_of(equation) or self.result
 
     def answer(self, start: int, end: int) -> None:
-        """The answer, which ends the episode."""
+        """Judge the answer, which ends the episode."""
         if self.result is None:
             self.mark(start, end, -1, "it was not computed")
             return
@@ -90,8 +87,8 @@ class _Reading:
         unused = self.result not in self.response[start:end].split()
         self.compare(start, end, f"answer {expected}", f"the result {self.result} is not used" if unused else "")
 
-    def read(self) -> None:
-        """All turns."""
+    def judge_turns(self) -> None:
+        """Judge all turns."""
         for turn in turns_of(self.response):
             start, end = turn.start, turn.end
             line = self.response[start:end].strip()
@@ -105,7 +102,7 @@ class _Reading:
                 self.mark(start, end, -1, "there is no such call")
 
     def words(self, right: bool) -> Iterator[str]:
-        """The critique in sentences."""
+        """Yield the sentences of the critique."""
         yield "The answer is right." if right else "The answer is wrong."
         for span in self.spans:
             if span.label < 0:
@@ -136,7 +133,7 @@ def _align_expected(words: Sequence[str], expected: Sequence[str]) -> list[str]:
         if missing:
             aligned[0], missing = f"{missing} {aligned[0]}", ""
         expected_words += aligned
-    if missing:  # behind the last word, which ended too early
+    if missing:  # after the last word
         expected_words[-1] = f"{missing} {words[-1]}"
     return expected_words
 
@@ -147,12 +144,12 @@ class LookupCritic:
     source = Source(kind="program", prompt_version="lookup")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Each turn by what stood before it, and the verdict on the answer."""
+        """Judge each turn given those before it; the verdict is that of the answer."""
         return [_judge(example, response) for example, response in zip(examples, responses, strict=True)]
 
 
 def _judge(example: Example, response: str) -> Critique:
     reading, right = _Reading(example, response), is_right(example, response)
-    reading.read()
+    reading.judge_turns()
     spans = tuple(sorted(reading.spans, key=lambda span: span.start))
     return Critique(text=" ".join(reading.words(right)), spans=spans, score=1.0 if right else -1.0)

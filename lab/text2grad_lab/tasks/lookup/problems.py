@@ -1,5 +1,4 @@
-"""Problems of four parts from a seeded generator, and demonstrations by an agent that makes
-mistakes."""
+"""Seeded problems of four parts, and demonstrations by an agent that makes mistakes."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ DEFAULT_DEMONSTRATIONS = 6144
 ITEMS = ("lamp", "chair", "book", "clock", "kettle", "spoon")
 COLUMNS = ("price", "value", "weight", "size", "stock", "sold", "age")
 LEAST, MOST = 2, 9
-"""The numbers of a table."""
+"""The range of the numbers in a table."""
 
 
 def _part(name: str, phrase: str, text: str, wrong: str, slip: str) -> Part:
@@ -94,9 +93,9 @@ class Problem:
         """Return an episode of an agent that makes the mistake of part i where `slips[i]`."""
         plan, tools = self.plan(slips), Tools(self.table)
         call = f"lookup {plan['column']} of {self.item}"
-        x = tools.said_to(call)
+        x = tools.respond(call)
         compute = f"compute {plan['sum'].format(x=x)}"
-        result = tools.said_to(compute)
+        result = tools.respond(compute)
         answer = f"answer {plan['answer'].format(x=x, result=result)}"
         messages = [(), *((Message(role="tool", content=text),) for text in (x, result))]
         return Transcript.of(zip(messages, (call, compute, answer), strict=True))
@@ -108,11 +107,9 @@ def make_table(rng: random.Random) -> Table:
 
 
 class LookupTask:
-    """Seeded problems whose numbers only the environment knows, flawed demonstrations, and a
-    held-out split by combination.
+    """Problems whose numbers only the environment knows, with held-out combinations.
 
-    `examples("sft")` are demonstrations with mistakes; `"train"` and `"heldout"` carry a right
-    transcript as reference.
+    `sft` has demonstrations with mistakes, `train` and `heldout` right transcripts as references.
     """
 
     name = "lookup"
@@ -129,12 +126,11 @@ class LookupTask:
         self.combinations = {"heldout": combinations[:cut], "train": combinations[cut:]}
 
     def environment(self) -> Environment:
-        """The table and the calculator of one episode."""
+        """Return the table and the calculator of one episode."""
         return Tools()
 
     def examples(self, split: str) -> list[Example]:
-        """`train` and `heldout`: every combination once. `sft`: `task.limit` demonstrations of
-        training problems.
+        """Return every combination once, or for `sft` `task.limit` demonstrations of training ones.
 
         Equal seeds give equal examples.
         """
@@ -150,7 +146,7 @@ class LookupTask:
         return example.model_copy(update={"reference": problem.transcript(slips)})
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """`pass`: 1 if the last turn gives the right answer, as it was asked for."""
+        """Return `pass`, 1 if the last turn is the right answer."""
         return {"pass": float(is_right(example, response))}
 
 

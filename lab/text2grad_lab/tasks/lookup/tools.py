@@ -1,5 +1,4 @@
-"""The environment of an episode: a table and a calculator, called in plain words, one call a
-turn."""
+"""The environment of an episode: a table and a calculator with one plain-text call per turn."""
 
 from __future__ import annotations
 
@@ -46,9 +45,9 @@ class Tools:
         line = turn.content.strip()
         if ANSWER.fullmatch(line):
             return (), True
-        return (Message(role="tool", content=self.said_to(line)),), False
+        return (Message(role="tool", content=self.respond(line)),), False
 
-    def said_to(self, line: str) -> str:
+    def respond(self, line: str) -> str:
         """Return the result of a call, or the reason why there is none."""
         if call := LOOK_UP.fullmatch(line):
             return self.number(*call.groups()) or f"no {call[1]} of {call[2]}"
@@ -58,7 +57,7 @@ class Tools:
 
 
 def value_of(text: str) -> str | None:
-    """A sum of numbers with + - * / and brackets, in lowest terms; None if it is none."""
+    """Return the value of an arithmetic expression in lowest terms, or None if it is invalid."""
     try:
         return str(_value(ast.parse(text.strip(), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
