@@ -1,14 +1,13 @@
-"""From quotes to tokens: are all labelled tokens found, and how fast.
+"""Measure if all labelled tokens of quotes are found, and how fast.
 
 600 responses (half prose, half programs) are encoded, and a third of their tokens split again, so
-that the ids are not what the tokenizer would make of the text, as with sampled ids. Random quotes
-go through render -> parse -> align -> labels and are compared with a slow judge that decodes every
-prefix of the ids and looks at every character. Quotes that are not in the response must reward
-nothing.
+that the ids differ from the tokenizer's, as sampled ids may. Random quotes go through render ->
+parse -> align -> labels and are compared with a slow reference that decodes every prefix of the ids
+and checks every character. Quotes that are not in the response must reward nothing.
 
     python benchmarks/align.py [--vocabulary 8000]
 
-The last line of stdout is one JSON object. Wanted: recall 1.0, exact_prose 300, exact_code 300,
+The last line of stdout is one JSON object. Targets: recall 1.0, exact_prose 300, exact_code 300,
 absent_rewarded 0, responses_per_second (256 tokens, 6 spans, one thread) at least 5000.
 """
 
@@ -82,7 +81,7 @@ def byte_level(texts: Sequence[str], vocabulary: int) -> Any:
 
 
 def split_again(ids: Sequence[int], tokenizer: Any, dice: random.Random) -> list[int]:
-    """The same bytes from other tokens: a third of them cut in two where both halves are tokens."""
+    """Encode the same bytes with other tokens: a third are split if both halves are tokens."""
     again: list[int] = []
     for token, name in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         cut = dice.randrange(1, len(name)) if len(name) > 1 else 0
@@ -97,7 +96,7 @@ def sampled(text: str, tokenizer: Any, dice: random.Random) -> list[int]:
 
 
 def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) -> tuple[list[int], list[int]]:
-    """Token labels by the slow judge, and by render -> parse -> align -> labels."""
+    """Return token labels by the slow reference, and by render -> parse -> align -> labels."""
     ids = sampled(text, tokenizer, dice)
     spans = unique_spans(text, SPANS, dice)
     judgement = parse(render(Critique(text="", spans=spans), text), text)
@@ -107,8 +106,7 @@ def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) 
 
 
 def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list[int]:
-    """Labels from first principles: what each decoded prefix adds to the text, one character at a
-    time."""
+    """Return labels by decoding every prefix, one character at a time."""
     full_text = tokenizer.decode(ids, skip_special_tokens=True)
     signs: list[set[int]] = [
         {
@@ -145,8 +143,7 @@ def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Ra
 
 
 def speed(texts: Sequence[str], table: TokenTable, tokenizer: Any, dice: random.Random) -> float:
-    """Responses a second from ids to token rewards: the best of a few rounds, so that neighbours
-    count less."""
+    """Return responses per second from ids to token rewards, the best of a few rounds."""
     cases = [long_case(texts, table, tokenizer, dice) for _ in range(1000)]
     settings = CreditSettings()
     best = float("inf")

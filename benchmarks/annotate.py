@@ -11,10 +11,10 @@ one per process. First, plain sockets that repeat the same bytes measure the lim
 
 The last line of stdout is one JSON object: records_per_second, ideal_fraction, peak_rss_mb,
 grown_mb (from the first job's peak to the second's), cpu_ms (of this process, per record),
-stub_fraction (of the ideal, by plain sockets), load (of the last minute, at the start: others'
-work). Wanted: ideal_fraction at least 0.9 with --delay 1, as judges answer; grown_mb of the order
-of the index, 200 bytes a record. With answers after 50 ms the processor time is the limit: 1.5 ms
-a record let one core judge some 600 a second.
+stub_fraction (of the ideal, by plain sockets), load (of the last minute, at the start).
+Targets: ideal_fraction at least 0.9 with --delay 1, the time of real judges; grown_mb of about the
+index, 200 bytes per record. With a delay of 50 ms processor time is the limit: at 1.5 ms per record
+one core judges about 600 per second.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def job(url: str, first: int, count: int, flight: int) -> float:
-    """Judge `count` responses, numbered from `first`; the seconds it took."""
+    """Judge `count` responses, numbered from `first`; return the seconds."""
 
     settings = EndpointSettings(model="judge", base_url=url, max_tokens=512, concurrency=flight)
     source = Source(kind="llm", model="judge", prompt_version="qa")
@@ -105,8 +105,7 @@ def job(url: str, first: int, count: int, flight: int) -> float:
 
 
 def bare_rate(url: str, count: int, flight: int) -> float:
-    """Answers a second where nothing is built, read or kept: one thread, `flight` sockets, the same
-    request."""
+    """Return answers per second of one thread with `flight` sockets and a constant request."""
     address = urlsplit(url)
     body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": "x" * 4000}]})
     request = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -131,7 +130,7 @@ def bare_rate(url: str, count: int, flight: int) -> float:
 
 
 def pair(number: int) -> Pair:
-    """A question of 900 characters and an answer of 300, all different."""
+    """Return a question of 900 characters and an answer of 300, all different."""
     prompt = Message(role="user", content=f"What is number {number}? " + "Here is some context. " * 40)
     return Example(id=str(number), prompt=(prompt,)), f"It was {number}, long ago. " + "More words of it. " * 15
 
@@ -141,7 +140,7 @@ def peak_rss_mb() -> float:
 
 
 class Stub(asyncio.Protocol):
-    """As little of a server as a client will speak to."""
+    """A minimal HTTP server."""
 
     def __init__(self, delay: float) -> None:
         self.delay, self.waiting = delay, b""

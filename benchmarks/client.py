@@ -14,7 +14,7 @@ client's library). Clients: `ours` (`Endpoint.ask`, the one that is used), `sdk`
 threads), `sdk_async` (`AsyncOpenAI` in one event loop), `sdk_raw` and `sdk_raw_async` (the same
 without typed answers), `httpx` and `httpx_async` (the library below the SDK), all with kept
 connections, no retries and no HTTP/2. `load`: of the last minute, at the start.
-Wanted: `share` of `ours` at least 0.95.
+Target: `share` of `ours` at least 0.95.
 """
 
 from __future__ import annotations

@@ -1,24 +1,20 @@
-"""Compare engines with the local loop, and measure the critic that runs beside them.
+"""Compare engines with the local loop, and measure the critic that runs in parallel.
 
     OMP_NUM_THREADS=1 python benchmarks/engines.py [--only serve] [--verl PYTHON]
 
-The last line of stdout is one JSON object; what is not installed here is null.
+The last line of stdout is one JSON object; figures of engines that are not installed are null.
 
-    advantage_difference  by engine: the largest difference of an advantage from the local loop's,
-                          on equal samples
-    weight_difference     by engine: of a weight, after some steps of plain SGD on a tiny model;
-                          trl: returns and
-                          groups, several epochs and mini-batches, failed and cut answers, all
-                          weights and
-                          adapters; verl (`--verl` is the Python of its environment): two steps of
-                          its trainer
-    deepspeed             by ZeRO stage: `ran` if two processes under its profile left the weights
-                          that one leaves
-    async_seconds         until 64 rollouts that end over 2 s are all scored by a critic that takes
-                          1 s a request
-    poisoned_rows         rows of 8 that fail beside the one whose critique does not fit its text
-    serve_requests_per_second   as in benchmarks/serve.py
-    own_process_lines     lines of the product that share training over processes without an engine
+- `advantage_difference`: by engine, the largest difference of an advantage from the local loop's
+  on equal samples.
+- `weight_difference`: the same for weights, after some steps of plain SGD on a tiny model. trl:
+  returns and groups, several epochs and mini-batches, failed and truncated answers, all weights
+  and adapters. verl (`--verl` is the Python of its environment): two steps of its trainer.
+- `deepspeed`: by ZeRO stage, `ran` if two processes give the same weights as one.
+- `async_seconds`: until 64 rollouts that end over 2 s are scored by a critic that takes 1 s per
+  request.
+- `poisoned_rows`: rows of 8 that fail together with the one whose critique does not fit its text.
+- `serve_requests_per_second`: as in benchmarks/serve.py.
+- `own_process_lines`: lines of the product that distribute training without an engine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Memory of the KL over the whole vocabulary, and of an update, beside all logits at once.
+"""Measure the memory of the KL over the full vocabulary, and of an update, in chunks and at once.
 
 A small Llama with a large vocabulary scores 8 responses of 512 tokens against its reference: with
-the chunks of `rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process
-of its own; what counts is how far the largest resident set rises above what it was with both models
-loaded. `peak_ratio` divides our rise by the size of the two log-softmax tensors alone; what
-computing them takes besides is in `measured_peak_ratio`. `--update` adds `update_*`: one forward
-and backward of the log-probabilities, beside the same from all logits.
+the chunks of `rl.vocabulary`, and with both log-softmax tensors in memory, each in a separate
+process. The figure is the rise of the peak resident set over that with both models loaded.
+`peak_ratio` divides our rise by the size of the two log-softmax tensors alone;
+`measured_peak_ratio` divides by the measured rise. `--update` adds `update_*`: one forward and
+backward pass of the log-probabilities, compared with the same from all logits.
 
     python benchmarks/full_kl.py [--update] [--vocabulary 128256] [--responses 8] [--tokens 512]
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> dict[str, float]:
-    """Each way in its own process, and what they say about one another."""
+    """Run each way in a separate process; return their figures and differences."""
     results, values = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for way in (*SCORING, *(UPDATE if options.update else ())):
@@ -88,21 +88,20 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
-    """One way: by how much the peak of memory rose in MB, and the CPU seconds it took. Writes the
-    values."""
+    """Measure one way: the rise of peak memory in MB and the CPU seconds; save its values."""
     way, file = options.inside
     policy, batch = make(options)
-    before, began = resident_mb(), cpu_seconds()
+    before, start = resident_mb(), cpu_seconds()
     values = {
         "chunked": chunked, "whole": full_kl, "chunked_update": chunked_update, "whole_update": whole_update,
     }[way](policy, batch)  # fmt: skip
-    figures = {"peak_mb": peak_mb() - before, "cpu_s": round(cpu_seconds() - began, 2)}
+    figures = {"peak_mb": peak_mb() - before, "cpu_s": round(cpu_seconds() - start, 2)}
     torch.save(values, file)
     return figures
 
 
 def make(options: argparse.Namespace) -> tuple[Policy, TokenBatch]:
-    """A random policy a little off its reference, and a batch of random tokens."""
+    """Return a random policy that differs slightly from its reference, and random tokens."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -135,8 +134,7 @@ def chunked(policy: Policy, batch: TokenBatch) -> Tensor:
 
 
 def full_kl(policy: Policy, batch: TokenBatch) -> Tensor:
-    """Both log-softmax tensors, and no more than they need: the logits are freed, the sum goes row
-    by row."""
+    """Compute the KL with both log-softmax tensors and no other large ones in memory."""
     parts = []
     with torch.no_grad():
         for model in (policy.model, policy.reference.model):
@@ -145,7 +143,7 @@ def full_kl(policy: Policy, batch: TokenBatch) -> Tensor:
 
 
 def log_softmax(model: LlamaForCausalLM, batch: TokenBatch) -> Tensor:
-    """(B, T, V) from the model's own forward."""
+    """Return log p (B, T, V) from the model's own forward."""
     inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids}
     logits = model(input_ids=batch.input_ids, logits_to_keep=batch.width + 1, use_cache=False, **inputs).logits
     return torch.log_softmax(logits[:, :-1].div_(TEMPERATURE), dim=-1)
@@ -162,12 +160,12 @@ def whole_update(policy: Policy, batch: TokenBatch) -> Tensor:
 
 
 def peak_mb() -> float:
-    """The largest resident set of this process so far."""
+    """Return the peak resident set of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def resident_mb() -> float:
-    """The resident set of this process now."""
+    """Return the current resident set of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 

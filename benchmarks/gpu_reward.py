@@ -1,15 +1,14 @@
-"""Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is
-downloaded.
+"""Measure training and decoding of a reward model at scale, on random Llamas without downloads.
 
-LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second,
-the share of the card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get
-no gradient), and peak memory. Then `--new` tokens of `--rows` critiques, plain and grounded.
+LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens per second,
+their share of the card's bf16 peak (at 4 FLOPs per weight and token: frozen weights get no
+gradient), and peak memory. Then `--new` tokens of `--rows` critiques, plain and grounded.
 
     python benchmarks/gpu_reward.py [--sizes 1b 8b] [--peak 989e12]
 
-Without `--sizes`: 1B and 8B on a GPU, and on a CPU a model as small as the demo's with fewer and
-shorter pairs, in about a minute, which shows that the script runs. The last line of stdout is one
-JSON object, a part for each size.
+Without `--sizes`: 1B and 8B on a GPU; on a CPU a model of the demo's size with fewer and shorter
+pairs, as a check of the script that takes about a minute. The last line of stdout is one JSON
+object with a part for each size.
 """
 
 from __future__ import annotations
@@ -74,8 +73,7 @@ def main() -> None:
 
 
 def random_policy(size: str) -> Policy:
-    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is
-    smaller."""
+    """Return a Llama with adapters, in bfloat16 (float32 on a CPU), and a smaller tokenizer."""
     tokenizer = make_tokenizer([*prose(200), *code(200)], vocabulary=2_000)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = LlamaConfig(
@@ -95,7 +93,7 @@ def random_policy(size: str) -> Policy:
 
 
 def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak: float) -> dict[str, float]:
-    """Optimizer steps on random tokens; the first one warms up."""
+    """Measure optimizer steps on random tokens after one warm-up."""
     rng = torch.Generator().manual_seed(0)
     limit = len(policy.tokenizer)
 
@@ -127,7 +125,7 @@ def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak
 
 
 def decode(policy: Policy, rows: int, new: int) -> dict[str, float]:
-    """Greedy critiques of so many responses, plain and grounded."""
+    """Measure greedy decoding of critiques, plain and grounded."""
     texts = [*prose(rows // 2), *code(rows - rows // 2)]
     prompts = [encode_prompt(policy.tokenizer, [Message(role="user", content=text)]) for text in texts]
     settings = GenerationSettings(max_new_tokens=new, temperature=0.0, batch_size=rows)
@@ -148,7 +146,7 @@ def decode(policy: Policy, rows: int, new: int) -> dict[str, float]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds of `work`, with the device done."""
+    """Return the seconds of `work` until the device is done."""
     synchronize()
     began = time.perf_counter()
     work()
@@ -167,7 +165,7 @@ def reset_memory() -> None:
 
 
 def peak_memory() -> float:
-    """GB on the device since the last reset; 0 on a CPU."""
+    """Return the peak GB on the device since the last reset; 0 on a CPU."""
     return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
 
 

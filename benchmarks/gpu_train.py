@@ -1,14 +1,14 @@
-"""A PPO step of a LoRA policy at scale: randomly initialised Llamas, so nothing is downloaded.
+"""Measure a PPO step of a LoRA policy at scale, on random Llamas without downloads.
 
-Tokens a second by phase, the share of the card's bf16 peak they are, memory, and how much longer a
-step takes with a reward model that writes critiques (text2grad) than with one that says a number
-(scalar PPO). FLOPs: 2 a weight and token for reading or writing one, 4 for an update, since frozen
-weights get no gradient; attention does not count.
+Figures are tokens per second by phase, their share of the card's bf16 peak, memory, and the ratio
+of a step with a reward model that writes critiques (text2grad) to one that writes a number (scalar
+PPO). FLOPs: 2 per weight and token for reading or writing, 4 for an update, since frozen weights
+get no gradient; attention is not counted.
 
     python benchmarks/gpu_train.py --size tiny|1b|8b [--peak 989e12]
 
-On a CPU take `tiny`: it shows that the script runs. The last line of stdout is one JSON object.
-Critiques are written before scoring here: what overlapping the two saves is not in these figures.
+On a CPU use `tiny` to check the script. The last line of stdout is one JSON object. Critiques are
+written before scoring; the gain from overlapping the two is not measured.
 """
 
 from __future__ import annotations

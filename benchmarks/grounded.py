@@ -1,14 +1,14 @@
-"""Grounded decoding: what it costs, and whether anything it writes is ever invalid.
+"""Measure grounded decoding: its cost, and whether its answers are always valid.
 
-Speed: a batch of 32 greedy critiques of 160 tokens by an untrained model of the demo's size (or,
-with a model folder, by a trained one), with and without the mask, in turns; the ratio is that of
-the medians, and `ratio_cpu` the same by seconds of CPU (all threads), which other work on the
-machine disturbs less. Validity: random draws from an untrained model about hostile responses; an
-answer is invalid unless it ends in time, `wire.parse` reads it, and every quote in it resolves.
+Speed: a batch of 32 greedy critiques of 160 tokens by an untrained model of the demo's size (or by
+a trained one in a model folder), alternating with and without the mask. `ratio` is the ratio of the
+medians, and `ratio_cpu` the same in CPU seconds (all threads), which other load disturbs less.
+Validity: random draws from an untrained model about hostile responses; an answer is invalid unless
+it ends in time, `wire.parse` reads it, and every quote in it resolves.
 
     python benchmarks/grounded.py [--rounds 5] [--draws 1000]
 
-The last line of stdout is one JSON object. Wanted: ratio >= 0.70, invalid 0 of 1000 draws.
+The last line of stdout is one JSON object. Targets: ratio >= 0.70, invalid 0 of 1000 draws.
 """
 
 from __future__ import annotations

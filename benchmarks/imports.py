@@ -1,20 +1,19 @@
-"""Are files of other tools imported right, or refused with a cure that cures?
+"""Measure if files of other tools are imported correctly, or refused with a working cure.
 
-Every folder of `tests/formats` has a file in the shape and under the name that a tool gives it,
-and, written by hand, `expected.json`: what `import` must make of it. The real command runs on a
-copy of the folder.
+Every folder of `tests/formats` has a file in the format and under the name of a tool, and a
+hand-written `expected.json`. The real command runs on a copy of the folder.
 
-- `records`: response, spans (start, words, label) and score of every record, and more where the
-  file has more; `arguments`: the options given. `says`: words that the command prints.
-- `cure`: the options that one printed line names for what is not read, and `cured`: the records
-  with them.
+- `records`: response, spans (start, words, label) and score of every record, and more if the file
+  has more; `arguments`: the options given. `says`: words that the command prints.
+- `cure`: the options that one printed line names for unread fields, and `cured`: the records with
+  them.
 - `refused`: words of the one error line.
 
     python benchmarks/imports.py [--folder tests/formats]
 
-The last line of stdout is one JSON object: `files`; `right` (all is as expected);
-`refused_with_cure` (nothing wrong was read, one line says what is missing, and what it names was
-tried and works); `silently_wrong` (the rest).
+The last line of stdout is one JSON object: `files`; `right` (as expected); `refused_with_cure`
+(nothing wrong was read, one line names the problem, and its cure works); `silently_wrong` (the
+rest).
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _differences(
 
 
 def _summarise(record: dict[str, Any]) -> dict[str, Any]:
-    """A record in the words of an expectation."""
+    """Return a record in the format of an expectation."""
     return {
         "id": record["id"],
         "prompt": record["prompt"][-1]["content"],

@@ -83,8 +83,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prompts_of(tokenizer: Any, arguments: argparse.Namespace) -> list[list[int]]:
-    """Pieces of the project's own pages, of different lengths, as many times as each is
-    answered."""
+    """Return pieces of the project's pages of different lengths, repeated for their answers."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
     ids = tokenizer.encode(text[:200_000], add_special_tokens=False)
     longest = arguments.prompt_tokens
@@ -174,8 +173,7 @@ def take_turns(ours: Ours, trl: Callable[[Callable[[], None]], list[float]] | No
 
 
 def import_trl(folder: Path | None) -> Any:
-    """The module, from the folder if one is given; None where there is none, and a line that says
-    so."""
+    """Import trl, from the folder if given; return None with a message if it is missing."""
     if folder:
         sys.path.append(str(folder))
     try:
@@ -189,8 +187,7 @@ def import_trl(folder: Path | None) -> Any:
 def trl_steps(
     trl: Any, policy: Policy, prompts: list[list[int]], arguments: argparse.Namespace
 ) -> Callable[[Callable[[], None]], list[float]]:
-    """Training by `GRPOTrainer` with something else done after each step; returns the seconds of
-    its own steps."""
+    """Train with `GRPOTrainer` and a callback after each step; return the seconds of its steps."""
     from datasets import Dataset
     from transformers import TrainerCallback
 

@@ -1,19 +1,18 @@
-"""Does the program critic blame the right line: planted faults, and programs that people mended.
+"""Measure if the program critic blames the right line, on planted faults and people's corrections.
 
-Faults of six kinds are planted, one at a time, in the reference solutions of MBPP and HumanEval; of
-those that fail a test, every one is judged by the critic twice: with the tests alone, and with the
-reference solution beside them. The line it is surest of is right if it is the line that was
-changed; where a line was left out, a line beside the gap. On ILF's 195 programs, which models wrote
-and people mended, the lines of the poor spans (tests alone) are held against the lines that the
-person changed, took away, or put new lines before.
+Faults of six kinds are planted one at a time in the reference solutions of MBPP and HumanEval. The
+critic judges every one that fails a test, with the tests alone and with the reference solution. Its
+most certain line is right if it was changed, or is next to the gap of a removed line. On ILF's 195
+programs by models, the lines of poor spans (tests alone) are compared with the lines that a person
+changed, removed, or inserted lines before.
 
-    python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] [--notes
-        FILE]
+    python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] \\
+        [--notes FILE]
 
-The last line of stdout is one JSON object. Wanted: top1_without_reference 0.70, top1_with_reference
-0.95. `top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the
-critic tries are of the same nature as the planted faults, so that figure shows how much the other
-one owes to that."""
+The last line of stdout is one JSON object. Targets: top1_without_reference 0.70,
+top1_with_reference 0.95. `top1_without_repairs` is the figure without the critic's trial edits,
+which resemble the planted faults: tracebacks, coverage and reading alone.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ PAIRS = "ilf_code_feedback/surge_annotations.jsonl"
 BATCH = 120
 STARTED = time.perf_counter()
 FAILS = ("failed", "timeout")
-NOTHING_SAID = -1
+NO_CRITIQUE = -1
 
 
 class Planted(NamedTuple):
@@ -88,7 +87,7 @@ def main() -> None:
 
 
 class Notes:
-    """Results by name, optionally stored in a file, so that nothing is computed twice."""
+    """Results by name, optionally stored in a file and reused."""
 
     def __init__(self, path: Path | None) -> None:
         text = path.read_text(encoding="utf-8") if path and path.is_file() else ""
@@ -99,7 +98,7 @@ class Notes:
         self.path = path
 
     def of(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the stored result of that name, or compute and store it."""
+        """Return the stored result of a name, or compute and store it."""
         if name not in self.known:
             self.known[name] = find()
             if self.path:
@@ -109,13 +108,12 @@ class Notes:
 
 
 def solved() -> list[Example]:
-    """The problems with their reference solutions."""
+    """Return the problems with their reference solutions."""
     return [example for name in SOURCES for example in read_examples(str(DATA / name), SHAPES)]
 
 
 def plant(count: int, seed: int, runner: Runner) -> list[Planted]:
-    """`count` programs that fail a test, of every kind as many as there are, never two of one
-    program and kind."""
+    """Return `count` failing programs, balanced over kinds, at most one per program and kind."""
     dice = random.Random(seed)
     waiting = [(example, kind) for example in solved() for kind in KINDS]
     dice.shuffle(waiting)
@@ -125,10 +123,12 @@ def plant(count: int, seed: int, runner: Runner) -> list[Planted]:
     while waiting and sum(map(len, planted_by_kind.values())) < count:
         batch = list(_make_mutants(waiting, {kind: quota - len(planted_by_kind[kind]) for kind in KINDS}, dice))
         verdicts = runner.run_all([(item.code, example.meta["tests"]) for example, item in batch], coverage=True)
-        for (example, each), verdict in zip(batch, verdicts, strict=True):
+        for (example, mutated), verdict in zip(batch, verdicts, strict=True):
             outcomes[verdict.outcome] += 1
-            if verdict.outcome in FAILS and len(planted_by_kind[each.kind]) < quota:
-                planted_by_kind[each.kind].append(Planted(example.id, each.kind, each.code, sorted(each.lines)))
+            if verdict.outcome in FAILS and len(planted_by_kind[mutated.kind]) < quota:
+                planted_by_kind[mutated.kind].append(
+                    Planted(example.id, mutated.kind, mutated.code, sorted(mutated.lines))
+                )
     _log(f"planted: {dict(outcomes)}; kept: { {kind: len(planted_by_kind[kind]) for kind in KINDS} }")
     return [planted for kind in KINDS for planted in planted_by_kind[kind]]
 
@@ -153,21 +153,21 @@ def share_right(
     with_reference: bool,
     notes: Notes,
 ) -> float:
-    """The share of faults whose line is the one that the critic is surest of."""
+    """Return the share of faults whose line is the critic's most certain one."""
 
-    def first_line(each: Planted) -> int:
-        example = examples[each.task]
+    def first_line(fault: Planted) -> int:
+        example = examples[fault.task]
         shown_example = example if with_reference else example.model_copy(update={"reference": ""})
-        (said,) = critic.critique([shown_example], [each.code])
-        return next(iter(said.meta["lines"]), 0) if isinstance(said, Critique) else NOTHING_SAID
+        (critique,) = critic.critique([shown_example], [fault.code])
+        return next(iter(critique.meta["lines"]), 0) if isinstance(critique, Critique) else NO_CRITIQUE
 
     right: Counter[str] = Counter()
     silent = 0
-    for number, each in enumerate(planted):
-        line = notes.of(f"{way} {number}", partial(first_line, each))
-        right[each.kind] += line in each.lines
-        silent += line == NOTHING_SAID
-    totals = Counter(each.kind for each in planted)
+    for number, fault in enumerate(planted):
+        line = notes.of(f"{way} {number}", partial(first_line, fault))
+        right[fault.kind] += line in fault.lines
+        silent += line == NO_CRITIQUE
+    totals = Counter(fault.kind for fault in planted)
     if silent:
         _log(f"{way}: {silent} without a critique, counted as wrong (a busy machine times out)")
     _log(f"{way}: " + ", ".join(f"{kind} {right[kind]}/{totals[kind]}" for kind in KINDS))
@@ -175,7 +175,7 @@ def share_right(
 
 
 def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
-    """Lines that people changed against lines of poor spans, over all programs together."""
+    """Compare lines that people changed with lines of poor spans, over all programs."""
     examples = read_examples(str(DATA / PAIRS), [SHAPE])
     rows = [notes.of(f"mended {example.id}", partial(_lines_of, example, critic)) for example in examples]
     changed, blamed, overlap, first = map(sum, zip(*rows, strict=True))
@@ -188,8 +188,7 @@ def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
 
 
 def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, int]:
-    """Of one program how many lines a person changed, how many are poor, how many are both; the
-    surest is right."""
+    """Count changed lines, poor lines, common ones, and 1 if the most certain one is right."""
     response = example.meta["draft"]
     (critique,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
     theirs = changed_lines(response, example.reference)
@@ -200,15 +199,14 @@ def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, i
 
 
 def poor_lines(critique: Critique, response: str) -> set[int]:
-    """The lines (from 1) that poor spans touch."""
+    """Return the lines (from 1) that poor spans touch."""
     lines = Lines.of(response)
     poor = [span for span in critique.spans if span.label < 0]
     return {n for span in poor for n in range(lines.number_at(span.start), lines.number_at(span.end - 1) + 1)}
 
 
 def changed_lines(before: str, after: str) -> set[int]:
-    """Lines of `before` (from 1, blank ones apart) that `after` changes, lacks, or has new lines in
-    front of."""
+    """Return non-blank lines of `before` (from 1) changed or removed in `after`, or after inserts."""
     old, new = ([line.strip() for line in Lines.of(text).lines] for text in (before, after))
     numbers = [n for n, line in enumerate(old, start=1) if line]
     removed = [line for line in old if line]

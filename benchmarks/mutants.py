@@ -1,7 +1,7 @@
-"""Programs with one planted fault: six kinds, each at a random place of a program that was right.
+"""Plant faults of six kinds at random places of correct programs.
 
-Written apart from the edits of `text2grad.critics.program` on purpose: what is planted here is not
-chosen from what is tried there, though a wrong operator is a wrong operator in both.
+The code is independent of the edits in `text2grad.critics.program`, so that planted faults are not
+chosen from those that the critic tries; some kinds are the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SYMBOLS: dict[type[ast.AST], str] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A program with a fault, of one kind; `lines` (from 1) are where it is.
+    """A program with a fault of one kind; `lines` (from 1) locate it.
 
-    What is missing is at the lines before and after the gap, in whichever order they are read.
+    A missing line is located at the lines before and after the gap.
     """
 
     code: str
@@ -35,7 +35,7 @@ class Mutant:
 
 
 def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
-    """One fault of that kind at a random place; None where the program has no place for it."""
+    """Plant one fault of a kind at a random place; None if the program has no place for it."""
     code = parse_code(program)
     if code is None:
         return None
@@ -51,7 +51,7 @@ def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
 
 
 def _beside_gap(mutated: str, position: int) -> set[int]:
-    """The lines of the statement that ends before a gap, and the line after it."""
+    """Return the lines of the statement that ends before a gap, and the line after it."""
     code = parse_code(mutated)
     assert code is not None
     number = code.number_at(position) if position < len(mutated) else len(code.lines) + 1
@@ -68,7 +68,7 @@ Place = tuple[int, int, str]
 
 
 def _nodes(code: Code) -> Iterator[ast.AST]:
-    """The expressions of all statements inside functions, without docstrings and declarations."""
+    """Return the expressions of statements in functions, without docstrings and declarations."""
     for statement in code.statements():
         if isinstance(statement, ast.Import | ast.ImportFrom | ast.ClassDef) or _is_docstring(statement):
             continue
@@ -90,7 +90,7 @@ def _symbol(
 
 
 def wrong_operator(code: Code, dice: random.Random) -> Iterator[Place]:
-    """Another arithmetic operator, or `and` for `or`."""
+    """Use another arithmetic operator, or `and` for `or`."""
     for statement in code.statements():
         if isinstance(statement, ast.AugAssign):
             yield from _symbol(code, statement.op, statement.target, statement.value, ARITHMETIC)
@@ -102,14 +102,14 @@ def wrong_operator(code: Code, dice: random.Random) -> Iterator[Place]:
 
 
 def wrong_comparison(code: Code, dice: random.Random) -> Iterator[Place]:
-    """Another comparison."""
+    """Use another comparison."""
     for node in _nodes(code):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield from _symbol(code, node.ops[0], node.left, node.comparators[0], COMPARISONS)
 
 
 def wrong_constant(code: Code, dice: random.Random) -> Iterator[Place]:
-    """Another number, text or truth value."""
+    """Use another number, text or truth value."""
     for node in _nodes(code):
         if not isinstance(node, ast.Constant) or node.value is None:
             continue
@@ -125,7 +125,7 @@ def wrong_constant(code: Code, dice: random.Random) -> Iterator[Place]:
 
 
 def off_by_one(code: Code, dice: random.Random) -> Iterator[Place]:
-    """One more or one less in a range, an index or a slice, or a `+ 1` that is lost."""
+    """Add or subtract one in a range, an index or a slice, or drop a `+ 1`."""
     for node in _nodes(code):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
             for argument in node.args:
@@ -153,7 +153,7 @@ def _one_more_or_less(code: Code, node: ast.expr) -> Iterator[Place]:
 
 
 def swapped_arguments(code: Code, dice: random.Random) -> Iterator[Place]:
-    """Two neighbouring arguments of a call in each other's place."""
+    """Swap two neighbouring arguments of a call."""
     for node in _nodes(code):
         if isinstance(node, ast.Call) and not any(isinstance(argument, ast.Starred) for argument in node.args):
             for left, right in zip(node.args, node.args[1:], strict=False):
@@ -163,7 +163,7 @@ def swapped_arguments(code: Code, dice: random.Random) -> Iterator[Place]:
 
 
 def missing_line(code: Code, dice: random.Random) -> Iterator[Place]:
-    """A simple statement with its line left out; `pass` where a block would be empty."""
+    """Remove a simple statement; `pass` replaces it in a block that would be empty."""
     alone = {
         id(block[0])
         for node in ast.walk(code.tree)

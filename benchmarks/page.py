@@ -1,20 +1,23 @@
-"""The pages in a real browser: how soon they are there, does anything in a record act, does a kill
-lose marks.
+"""Measure the pages in a real browser: paint times, scrolling, accessibility, and safety.
 
     python benchmarks/page.py [--samples 5000] [--kills 50]
 
-Needs Chromium, Playwright and axe-core: `make test-page` brings the last two. The last line of
-stdout is one JSON object: `first_paint_ms`, the first contentful paint of `text2grad view` on a run
-of so many `samples`, and `empty_page_ms`, that of an empty page of the same server program, each
-the median of five, and the quotient of both (`first_paint_times_empty`); `switch_ms`, from the
-choice of another signal to the frame that shows it, median of twenty; `scroll_frames`, those of a
-trace in which the list of samples is scrolled over 20,000 pixels in 5 seconds, `scroll_dropped`,
-those of them that Chromium dropped, `scroll_frame_cpu_ms`, the processor time of the longest frame
-on the page's own thread (16.7 are there), and `..._plain`, the same of a page of nothing but as
-many plain rows; `load`, the load of the machine before and after, by which dropped frames and times
-go; `axe_violations` of both pages, light and dark; `scripts_run_by_hostile_records`, pages on which
-a script out of a record ran; `kills` of the server at random moments while marks are made, and
-`marks_lost`, those missing or doubled in the records at the end.
+Needs Chromium, Playwright and axe-core: `make test-page` installs the last two. The last line of
+stdout is one JSON object:
+
+- `first_paint_ms`: first contentful paint of `text2grad view` on a run with `samples`;
+  `empty_page_ms`: of an empty page of the same server; `first_paint_times_empty`: their quotient.
+  Medians of five.
+- `switch_ms`: from the choice of another signal to its frame, median of twenty.
+- `scroll_frames`: frames of a trace in which the list of samples scrolls over 20,000 pixels in 5
+  seconds; `scroll_dropped`: those dropped by Chromium; `scroll_frame_cpu_ms`: processor time of the
+  longest frame on the main thread (the budget is 16.7); `..._plain`: the same on a page with only
+  plain rows.
+- `load`: the load of the machine before and after, which affects dropped frames and times.
+- `axe_violations`: of both pages, light and dark.
+- `scripts_run_by_hostile_records`: pages on which a script in a record ran.
+- `kills`: of the server at random moments during marking; `marks_lost`: marks missing from or
+  repeated in the records at the end.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class EmptyPage:
 
 
 class PlainPage(EmptyPage):
-    """A list of so many plain rows, as the browser itself scrolls it."""
+    """A list of plain rows, scrolled by the browser itself."""
 
     def __init__(self, rows: int) -> None:
         style = "#list {height: 500px; width: 260px; overflow-y: auto} #list div {height: 72px}"
@@ -75,7 +78,7 @@ class PlainPage(EmptyPage):
 
 
 def first_paint(browser: Any, make: Any) -> float:
-    """Milliseconds from the request to the first paint with something in it."""
+    """Return milliseconds from the request to the first contentful paint."""
     times = []
     with serving(make) as server:
         for _ in range(RUNS):
@@ -89,7 +92,7 @@ def first_paint(browser: Any, make: Any) -> float:
 
 
 def large_run(folder: Path, samples: int) -> Path:
-    """A run with so many samples of its method text2grad."""
+    """Write a run with this many samples of the method text2grad."""
     run = write_run(folder, steps=40)
     chance = random.Random(0)
     rows = (sample("text2grad", number // 8, number % 8, chance) for number in range(samples))
@@ -100,7 +103,7 @@ def large_run(folder: Path, samples: int) -> Path:
 
 
 def switch(browser: Any, run: Path, full: str) -> float:
-    """Milliseconds until a chosen signal is seen, with all samples in the list."""
+    """Return milliseconds until a chosen signal is displayed, with all samples in the list."""
     with serving(partial(ViewPage, run)) as server:
         page = browser.new_page()
         page.goto(server.url)
@@ -112,8 +115,7 @@ def switch(browser: Any, run: Path, full: str) -> float:
 
 
 def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
-    """Frames of a trace while the list is scrolled, those of them that were dropped, and the
-    longest one's milliseconds of processor time on the main thread."""
+    """Return the frames of a scrolling trace, dropped ones, and the longest one's CPU ms."""
     with serving(make) as server:
         page = browser.new_page()
         page.goto(server.url)
@@ -134,7 +136,7 @@ def scrolled(browser: Any, make: Any, ready: str) -> tuple[int, int, float]:
 
 
 def violations(browser: Any, run: Path) -> int:
-    """Of all rules of axe-core, in both pages, light and dark."""
+    """Count violations of axe-core's rules in both pages, light and dark."""
     problems: list[str] = []
     for make in (partial(ViewPage, run), partial(MarkPage, run, None, "ann", False)):
         with serving(make) as server:
@@ -150,7 +152,7 @@ def violations(browser: Any, run: Path) -> int:
 
 
 def scripts_run(browser: Any, run: Path) -> int:
-    """Pages on which a script of a record ran."""
+    """Count pages on which a script in a record ran."""
     count = 0
     for make in (partial(ViewPage, run), partial(MarkPage, run, None, "ann", False)):
         with serving(make) as server:
@@ -167,8 +169,7 @@ def scripts_run(browser: Any, run: Path) -> int:
 
 
 def marks_lost(browser: Any, folder: Path, kills: int) -> int:
-    """Make a mark, kill the server within its time, start it again; what is missing or twice there
-    at the end."""
+    """Kill the server during marking and restart it; count missing and repeated marks."""
     records = [
         Feedback(
             id=f"q-{n}",

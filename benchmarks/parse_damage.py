@@ -1,12 +1,12 @@
-"""Damaged answers of a judge: is one ever read as something it does not say.
+"""Measure if damaged answers of a judge are ever misread.
 
-Ten kinds of damage, 300 answers each. A damaged answer may be read or refused with a typed failure,
-but a critique whose spans, score or text differ from what was meant is silently wrong, and would
+Ten kinds of damage, 300 answers each. A damaged answer may be read correctly or refused with a
+typed failure. A critique with other spans, score or text than intended is silently wrong, and would
 train the policy.
 
     python benchmarks/parse_damage.py
 
-The last line of stdout is one JSON object. Wanted: silently_wrong 0 of 3000 cases.
+The last line of stdout is one JSON object. Target: silently_wrong 0 of 3000 cases.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def with_quotes(response: str, dice: random.Random) -> str:
-    """The response with some of its words in double quotes, so that quotes of it need escapes."""
+    """Put some words of a response in double quotes, so that quotes of it need escapes."""
     words = re.split(r"(\s+)", response)
     for place in dice.sample(range(0, len(words), 2), k=min(4, len(words) // 2)):
         words[place] = f'"{words[place]}",' if dice.random() < 0.5 else f'"{words[place]}"'
@@ -90,7 +90,7 @@ def truncated(z: str, dice: random.Random) -> str:
 
 
 def trailing_comma(z: str, dice: random.Random) -> str:
-    """A comma before one closing bracket that is no part of a string."""
+    """Insert a comma before a closing bracket outside strings."""
     strings = [match.span() for match in re.finditer(r'"(?:[^"\\]|\\.)*"', z)]
     places = [
         place
@@ -106,7 +106,7 @@ def raw_newline(z: str, dice: random.Random) -> str:
 
 
 def unescaped_quote(z: str, dice: random.Random) -> str:
-    """Every escaped quote bare, or one of them."""
+    """Remove the escapes of all quotes, or of one."""
     escapes = [match.start() for match in re.finditer(r"\\(.)", z) if match[1] == '"']
     if dice.random() < 0.5:
         escapes = [dice.choice(escapes)] if escapes else []
@@ -155,7 +155,7 @@ def wrong_schema(z: str, dice: random.Random) -> str:
 
 
 def wrong_count(z: str, dice: random.Random) -> str:
-    """The object twice, a second one of other content, or no closing brace."""
+    """Repeat the object, add a different one, or drop the closing brace."""
     other = '{"critique": "fine", "good_spans": [], "poor_spans": []}'
     return dice.choice((f"{z}\n{z}", f"{z}\n{other}", f"{other}\n{z}", z[:-1], f"{z[:-1]}\n```"))
 

@@ -1,34 +1,27 @@
-"""The plug-ins: how many lines of glue each is, whether credit lands, and what words add in TRL.
+"""Measure the plug-ins: lines of glue, whether credit lands, and the effect of words in TRL.
 
-Lines are those of code: no blank lines, comments or docstrings, imports counted. Code that plug-ins
-share (`plugins/credit.py`, and `plugins/landing.py` for their tests) is counted as `shared_lines`.
+Lines of code are counted with imports, without blank lines, comments and docstrings. Code that
+plug-ins share (`plugins/credit.py`, and `plugins/landing.py` for their tests) is `shared_lines`.
 
-    OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] [--out
-        runs/trl]
+    OMP_NUM_THREADS=1 python benchmarks/plugins.py [--seeds 3 4 5] [--folder .venv-plugins] \\
+        [--out runs/trl]
 
-`--seeds` without a number leaves TRL's comparison out (the lab's `experiments.trl_words`, 20
-minutes of one core). What needs an engine that is neither installed here nor in --folder (`make
-test-plugins`) is null.
+`--seeds` without a number skips the comparison in TRL (the lab's `experiments.trl_words`, 20
+minutes on one core). Figures of engines that are installed neither here nor in --folder (`make
+test-plugins`) are null.
 
-The last line of stdout is one JSON object, of each engine what is `installed` and its `glue_lines`,
-and
+The last line of stdout is one JSON object with `installed` and `glue_lines` of each engine, and
 
-    trl         `text2grad` and `grpo`: sampled held-out pass@1 on the embedded task, the mean of
-                the seeds
-    tinker      `tokens_moved_as_paid`: the share of paid tokens whose log-probability a step moves
-                with their sign;
-                the step is that of the protocol's `importance_sampling`, written here, on a random
-                model;
-                `server_moved_as_paid`: the same by SkyRL's own server and its Adam, on adapters of
-                a random model
-    verl        `max_abs_difference`: between its advantages and our loop's of the same rollouts,
-                over GAE and
-                REINFORCE++; `reward_first`, `reward_last`: the mean reward of an answer to 32
-                held-out prompts
-                before and after 20 steps of its own trainer on a CPU (`tests/engines/verl_run.py`:
-                an agent of
-                two turns with a tool, a random policy, 16 tokens of -1 to 1 and a verdict; 2
-                minutes when idle)
+- trl: `text2grad` and `grpo`, sampled held-out pass@1 on the embedded task, means over the seeds.
+- tinker: `tokens_moved_as_paid`, the share of rewarded tokens whose log-probability a step moves in
+  the direction of the reward; the step is the protocol's `importance_sampling`, written here, on a
+  random model. `server_moved_as_paid`: the same with SkyRL's server and its Adam, on adapters of a
+  random model.
+- verl: `max_abs_difference` between its advantages and our loop's on the same rollouts, over GAE
+  and REINFORCE++. `reward_first`, `reward_last`: the mean reward of answers to 32 held-out prompts
+  before and after 20 steps of its trainer on a CPU (`tests/engines/verl_run.py`: an agent of two
+  turns with a tool, a random policy, token rewards of -1 to 1 on 16 tokens and a verdict; 2 minutes
+  on an idle machine).
 """
 
 from __future__ import annotations
@@ -82,7 +75,7 @@ def main() -> int:
 
 
 def code_lines(path: Path) -> int:
-    """Lines of a file that hold code."""
+    """Count the lines of code in a file."""
     text = path.read_text(encoding="utf-8")
     held: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -96,18 +89,17 @@ def code_lines(path: Path) -> int:
 
 
 def installed(name: str, folder: Path) -> str | None:
-    """The version of an engine, here or in its environment."""
+    """Return the version of an engine, here or in its environment."""
     try:
         return version(name)
     except PackageNotFoundError:
         pass
     code = f"from importlib.metadata import version; print(version({name!r}))"
-    return asked_of(folder / name, "-c", code)
+    return last_line(folder / name, "-c", code)
 
 
-def asked_of(environment: Path, *words: str) -> str | None:
-    """The last line that a program prints in an environment; None where there is none, or it
-    fails."""
+def last_line(environment: Path, *words: str) -> str | None:
+    """Return the last line that a program prints in an environment; None if it fails."""
     python = environment / "bin" / "python"
     if not python.is_file():
         return None
@@ -116,15 +108,15 @@ def asked_of(environment: Path, *words: str) -> str | None:
 
 
 def figure_of(environment: Path, *words: str) -> str | None:
-    """As `asked_of`; a program that fails ends this one."""
-    line = asked_of(environment, *words)
+    """Return `last_line`; exit if the program fails."""
+    line = last_line(environment, *words)
     if line is None and environment.is_dir():
         raise SystemExit(f"{environment.name}: failed: {' '.join(words)}")
     return line
 
 
 def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Held-out pass@1 with the words and without (the lab's `experiments.trl_words`)."""
+    """Return held-out pass@1 with and without words (the lab's `experiments.trl_words`)."""
     from text2grad_lab.experiments.trl_words import STEPS, TUNE_SEEDS, compared
 
     figures = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
@@ -133,14 +125,13 @@ def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Datum:
-    """One of the Tinker protocol's, as far as the plug-in looks at it."""
+    """The part of a Tinker datum that the plug-in reads."""
 
     loss_fn_inputs: dict[str, Any]
 
 
 def tokens_moved_as_paid() -> float:
-    """Of tokens with an advantage, the share whose log-probability one small step moves with its
-    sign."""
+    """Return the share of tokens with an advantage that a small step moves in its direction."""
     sys.path.insert(0, str(ROOT / "tests"))
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -161,15 +152,14 @@ def tokens_moved_as_paid() -> float:
         datum = Datum({"target_tokens": ids[1:].numpy(), "mask": mask})
         at = [{"group_idx": 0, "traj_idx": 0}]
         datums, _ = with_credit([datum], at, TokenCredit(LandingCritic(), tokenizer), [case.trajectory.example])
-        for each in datums:
+        for datum in datums:
             model.load_state_dict(start)
-            hits += moved(model, ids, torch.from_numpy(each.loss_fn_inputs["advantages"]))
+            hits += moved(model, ids, torch.from_numpy(datum.loss_fn_inputs["advantages"]))
     return round(sum(hits) / len(hits), 4)
 
 
 def moved(model: Any, ids: torch.Tensor, advantages: torch.Tensor) -> list[bool]:
-    """Of each target with an advantage, whether a step of -sum(ratio * advantage) moves it that
-    way."""
+    """Return for each target with an advantage if a step of -sum(ratio * advantage) follows it."""
 
     def logps() -> torch.Tensor:
         logits = model(ids[None]).logits[0, :-1]
@@ -186,13 +176,13 @@ FIGURES = ("max_abs_difference", "reward_first", "reward_last")
 
 
 def of_verl(folder: Path) -> dict[str, Any]:
-    """The figures of verl, out of its own environment if it has one."""
+    """Return the figures of verl, from its environment if there is one."""
     line = figure_of(folder / "verl", str(Path(__file__)), "--only", "verl")
     return json.loads(line) if line else verl_figures()
 
 
 def verl_figures() -> dict[str, Any]:
-    """Here, where verl is installed."""
+    """Return the figures of verl in this environment."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
     import verl_run
 
@@ -202,11 +192,9 @@ def verl_figures() -> dict[str, Any]:
 
 
 def verl_difference(count: int = 64, length: int = 40) -> float:
-    """The largest difference of an advantage between verl and our loop, on the same random
-    rollouts.
+    """Return the largest difference of an advantage between verl and our loop on random rollouts.
 
-    verl's stand as an engine holds them, with others' ids in between; ours are the policy's own ids
-    alone.
+    verl's tensors include ids of tools, as in an engine; ours have only the policy's ids.
     """
     from types import SimpleNamespace
 
@@ -220,7 +208,7 @@ def verl_difference(count: int = 64, length: int = 40) -> float:
     rewards = torch.randn(count, length, generator=generator) * policy_mask
     values = torch.randn(count, length, generator=generator) * policy_mask
     mask = torch.arange(length) < policy_mask.sum(1, keepdim=True)
-    pack = lambda each: torch.zeros(count, length).masked_scatter(mask, each[policy_mask])  # noqa: E731
+    pack = lambda tensor: torch.zeros(count, length).masked_scatter(mask, tensor[policy_mask])  # noqa: E731
     nothing = torch.zeros(count)
     engine_layout = {
         "gae": ours.gae(pack(rewards), pack(values), mask, GAMMA, LAM, nothing)[0],

@@ -1,20 +1,18 @@
-"""One PPO update of ours beside TRL 1.12.0's (its last release with PPO) and TRL 0.11.4's: CPU
-seconds and memory.
+"""Compare one PPO update with TRL 1.12.0's (its last release with PPO) and TRL 0.11.4's.
 
-The same Llama of 3 million parameters, the same 32 prompts and responses of 64 tokens each, 4
-epochs, 4 optimizer steps, one thread. An update is all that follows sampling and judging:
-log-probabilities of policy and reference, values, KL, advantages, and the epochs. Ours and 0.11.4's
-(with a `compute_rewards` that adds token rewards) have the full KL and a value head on the policy's
-trunk; 1.12.0 knows neither, so it does what it can: one score a response, the KL of the sampled
-tokens, a separate value model. Not counted for it: its sampling, whose logits it uses again, and
-its reward model.
+Figures are CPU seconds and memory. All use the same Llama of 3 million parameters, the same 32
+prompts and responses of 64 tokens each, 4 epochs, 4 optimizer steps and one thread. An update is
+everything after sampling and judging: log-probabilities of policy and reference, values, KL,
+advantages, and the epochs. Ours and 0.11.4's (with a `compute_rewards` that adds token rewards)
+have the full KL and a value head on the policy's trunk. 1.12.0 supports neither: it has one score
+per response, the KL of the sampled tokens, and a separate value model. Its sampling, whose logits
+it reuses, and its reward model are not counted.
 
     python benchmarks/ppo_step.py [--runs 5] [--rows 32] [--environments WHERE]
 
-Each release of TRL lives in a virtual environment of its own, made on the first run (some 1.5 GB
-each, minutes). The three stay in memory and take turns, so that what else the machine does falls on
-all alike. The last line of stdout is one JSON object; seconds are the median of the runs, memory is
-the largest resident set of the process.
+Each release of TRL has a virtual environment, made on the first run (about 1.5 GB each, minutes).
+The three processes alternate, so that other load affects all of them. The last line of stdout is
+one JSON object; seconds are the median of the runs, memory is the peak resident set.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ SHAPE = {
 RESPONSES, PROMPT, TOKENS, EPOCHS = 32, 64, 64, 4
 LEARNING_RATE, CLIP, GAMMA, LAM, KL_COEFFICIENT = 1e-5, 0.2, 1.0, 0.95, 0.05
 EQUAL = ("kl_full", "rewards", "advantages", "returns", "policy_loss", "value_loss")
-"""What of benchmarks/trl_equality.py goes into `max_abs_difference`."""
+"""Quantities of benchmarks/trl_equality.py in `max_abs_difference`."""
 
 
 def main() -> None:
@@ -87,42 +85,42 @@ def parse_arguments() -> argparse.Namespace:
 
 @dataclass
 class Runner:
-    """One implementation in its own process and environment. It updates when told to."""
+    """An implementation in a separate process and environment, which updates on request."""
 
     name: str
     process: subprocess.Popen[str]
     runs: list[float] = field(default_factory=list)
 
-    def tell(self, word: str) -> dict[str, Any]:
-        """Send a word, read one JSON object."""
+    def send(self, word: str) -> dict[str, Any]:
+        """Send a word and read one JSON object."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{self.name} ended with code {self.process.wait()}; what it said stands above")
+            sys.exit(f"{self.name} ended with code {self.process.wait()}; see its output above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def take_turns(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A round that warms up, then `runs` rounds; the figures."""
+    """Run a warm-up round and `runs` rounds; return the figures."""
     names = [arguments.only] if arguments.only else list(ENVIRONMENTS)
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         runners = [start(name, arguments, folder) for name in names]
         for run in range(arguments.runs + 1):
             for runner in runners:
-                cpu = runner.tell("update")["cpu_s"]
+                cpu = runner.send("update")["cpu_s"]
                 print(f"run {run} {runner.name}: {cpu:.2f} s", file=sys.stderr, flush=True)
                 runner.runs += [cpu] if run else []
-        said = {runner.name: runner.tell("end") for runner in runners}
-    return figures({runner.name: runner.runs for runner in runners}, said)
+        summaries = {runner.name: runner.send("end") for runner in runners}
+    return figures({runner.name: runner.runs for runner in runners}, summaries)
 
 
 def start(name: str, arguments: argparse.Namespace, folder: str) -> Runner:
-    made = ENVIRONMENTS[name]
-    python = environment(arguments.environments / made[0], made[1]) if made else Path(sys.executable)
+    release = ENVIRONMENTS[name]
+    python = environment(arguments.environments / release[0], release[1]) if release else Path(sys.executable)
     command = [str(python), __file__, "--inside", name, "--folder", folder]
     command += ["--runs", str(arguments.runs), "--rows", str(arguments.rows)]
     settings = {
@@ -135,31 +133,30 @@ def start(name: str, arguments: argparse.Namespace, folder: str) -> Runner:
     return Runner(name, subprocess.Popen(command, env={**os.environ, **settings}, text=True, **pipes))  # type: ignore[call-overload]
 
 
-def figures(runs: dict[str, list[float]], said: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def figures(runs: dict[str, list[float]], summaries: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    results: dict[str, Any] = {
         name: {
             "cpu_s": round(statistics.median(seconds), 3),
             "least_s": round(min(seconds), 3),
             "most_s": round(max(seconds), 3),
-            "peak_mb": round(said[name]["peak_mb"], 1),
-            "grown_mb": round(said[name]["grown_mb"], 1),
-            "optimizer_steps": said[name]["optimizer_steps"],
+            "peak_mb": round(summaries[name]["peak_mb"], 1),
+            "grown_mb": round(summaries[name]["grown_mb"], 1),
+            "optimizer_steps": summaries[name]["optimizer_steps"],
         }
         for name, seconds in runs.items()
     }
     for name in ("trl_1_12", "trl_0_11_4"):
         if "ours" in runs and name in runs:
-            found[name.replace("trl", "speedup")] = round(found[name]["cpu_s"] / found["ours"]["cpu_s"], 3)
+            results[name.replace("trl", "speedup")] = round(results[name]["cpu_s"] / results["ours"]["cpu_s"], 3)
     if "ours" in runs and "trl_0_11_4" in runs:
-        pairs = zip(said["ours"]["kl"], said["trl_0_11_4"]["kl"], strict=True)
-        found["kl_difference_in_the_update"] = max(abs(a - b) for a, b in pairs)
-        found |= said["trl_0_11_4"]["equality"]
-    return found
+        pairs = zip(summaries["ours"]["kl"], summaries["trl_0_11_4"]["kl"], strict=True)
+        results["kl_difference_in_the_update"] = max(abs(a - b) for a, b in pairs)
+        results |= summaries["trl_0_11_4"]["equality"]
+    return results
 
 
 def prepare(folder: Path) -> None:
-    """Weights of the policy and of a reference a little beside it, and one batch of random
-    tokens."""
+    """Write weights of a policy and a slightly different reference, and a random batch."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -172,15 +169,15 @@ def prepare(folder: Path) -> None:
         "responses": torch.randint(3, SHAPE["vocab_size"], (RESPONSES, TOKENS)),
         "delta": torch.randint(-1, 2, (RESPONSES, TOKENS)).float(),
     }
-    torch.save({"policy": policy, "reference": reference, "batch": batch}, folder / "given.pt")
+    torch.save({"policy": policy, "reference": reference, "batch": batch}, folder / "inputs.pt")
 
 
 # From here on: inside one environment -------------------------------------------------------------
 
 
 @dataclass
-class Given:
-    """What `prepare` wrote."""
+class Inputs:
+    """The weights and the batch from `prepare`."""
 
     queries: Tensor
     responses: Tensor
@@ -188,14 +185,14 @@ class Given:
     weights: dict[str, dict[str, Tensor]]
 
     @classmethod
-    def read(cls, folder: Path) -> Given:
+    def read(cls, folder: Path) -> Inputs:
         import torch
 
-        given = torch.load(folder / "given.pt", weights_only=True)
-        return cls(**given["batch"], weights=given)
+        inputs = torch.load(folder / "inputs.pt", weights_only=True)
+        return cls(**inputs["batch"], weights=inputs)
 
     def model(self, name: str) -> Any:
-        """The policy or the reference, made by the transformers of this environment."""
+        """Return the policy or the reference, made by this environment's transformers."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
         model = LlamaForCausalLM(LlamaConfig(**SHAPE))
@@ -205,10 +202,9 @@ class Given:
 
 @dataclass
 class Updates:
-    """What runs in this environment: each `next` is one update.
+    """Updates in this environment, one per `next`.
 
-    `kl` (flat) is that of the first update, `aside` the CPU seconds of what is not part of an
-    update.
+    `kl` (flat) is that of the first update, `aside` the CPU seconds outside updates.
     """
 
     steps: Iterator[None]
@@ -217,24 +213,23 @@ class Updates:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Take words from stdin, answer on the stdout there was; whatever else is printed goes to
-    stderr."""
+    """Read words from stdin and answer on stdout; other output goes to stderr."""
     import torch
 
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    given = Given.read(arguments.folder)
+    inputs = Inputs.read(arguments.folder)
     make = {"ours": ours, "trl_1_12": trl_1_12, "trl_0_11_4": trl_0_11_4}[arguments.inside]
-    updates = make(given, arguments)
+    updates = make(inputs, arguments)
     steps = count_optimizer_steps()
     before = peak_mb()
     for word in sys.stdin:
         if word.strip() == "update":
             updates.aside.clear()
-            began, step = cpu_seconds(), len(steps)
+            start, step = cpu_seconds(), len(steps)
             next(updates.steps)
-            answer: dict[str, Any] = {"cpu_s": cpu_seconds() - began - sum(updates.aside)}
+            answer: dict[str, Any] = {"cpu_s": cpu_seconds() - start - sum(updates.aside)}
         else:
             memory = {"peak_mb": peak_mb(), "grown_mb": peak_mb() - before}
             equality = same_tensors() if arguments.inside == "trl_0_11_4" else {}
@@ -243,16 +238,16 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def count_optimizer_steps() -> list[None]:
-    """A list that grows with every real step of an optimizer of policy weights."""
+    """Return a list that grows with every optimizer step of policy weights."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     steps: list[None] = []
 
-    def note(optimizer: Any, *_: Any) -> None:
+    def count_step(optimizer: Any, *_: Any) -> None:
         if sum(p.numel() for group in optimizer.param_groups for p in group["params"]) > 1_000_000:
             steps.append(None)
 
-    register_optimizer_step_post_hook(note)
+    register_optimizer_step_post_hook(count_step)
     return steps
 
 
@@ -266,7 +261,7 @@ def peak_mb() -> float:
 
 
 def make_tokenizer() -> Any:
-    """Words are numbers: what trainers ask of a tokenizer here is how to pad."""
+    """Return a tokenizer of numbers, since trainers only need its padding."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -276,8 +271,8 @@ def make_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=core, padding_side="left", **special)
 
 
-def ours(given: Given, arguments: argparse.Namespace) -> Updates:
-    """Score, describe and update, as `train.ppo` does them."""
+def ours(inputs: Inputs, arguments: argparse.Namespace) -> Updates:
+    """Score, report and update as `train.ppo` does."""
     import numpy as np
     import torch
 
@@ -297,10 +292,10 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
         rollouts=RESPONSES, epochs=EPOCHS, mini_batches=1, micro_batch_size=arguments.rows, lr=LEARNING_RATE,
         gamma=GAMMA, lam=LAM, kl="full", normalisation="whiten",
     )  # fmt: skip
-    policy = Policy(given.model("policy"), make_tokenizer()).eval()
-    policy.reference = Reference(given.model("reference").eval().requires_grad_(False), policy.reader)
+    policy = Policy(inputs.model("policy"), make_tokenizer()).eval()
+    policy.reference = Reference(inputs.model("reference").eval().requires_grad_(False), policy.reader)
     optimizers = make_optimizers(policy, settings)
-    prompts, responses = given.queries.tolist(), given.responses.tolist()
+    prompts, responses = inputs.queries.tolist(), inputs.responses.tolist()
     none = np.zeros(TOKENS, dtype=np.int64)
     aligned = Aligned("", none, none, none, none)
     answered = Responses(
@@ -308,7 +303,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
         [Sample(ids, truncated=False) for ids in responses],
         [aligned] * RESPONSES,
         [Critique(text="", score=0.0)] * RESPONSES,
-        [Credit(row.numpy()) for row in given.delta],
+        [Credit(row.numpy()) for row in inputs.delta],
         [none.astype(np.int8)] * RESPONSES,
     )
     kl: list[float] = []
@@ -327,7 +322,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     return Updates(steps(), kl)
 
 
-def trl_0_11_4(given: Given, arguments: argparse.Namespace) -> Updates:
+def trl_0_11_4(inputs: Inputs, arguments: argparse.Namespace) -> Updates:
     """`PPOTrainer.step` with token rewards."""
     from trl import AutoModelForCausalLMWithValueHead, PPOConfig, PPOTrainer
 
@@ -336,7 +331,7 @@ def trl_0_11_4(given: Given, arguments: argparse.Namespace) -> Updates:
     class TokenRewards(PPOTrainer):  # type: ignore[misc]
         def compute_rewards(self, scores: Any, logprobs: Any, ref_logprobs: Any, masks: Any) -> Any:
             rewards, non_score_rewards, kls = super().compute_rewards(scores, logprobs, ref_logprobs, masks)
-            rewards[masks.bool()] += given.delta.flatten()
+            rewards[masks.bool()] += inputs.delta.flatten()
             kl[:] = kl or kls[masks.bool()].tolist()
             return rewards, non_score_rewards, kls
 
@@ -346,20 +341,20 @@ def trl_0_11_4(given: Given, arguments: argparse.Namespace) -> Updates:
         kl_penalty="full", init_kl_coef=KL_COEFFICIENT, adap_kl_ctrl=False, gamma=GAMMA, lam=LAM, cliprange=CLIP,
         cliprange_value=CLIP, max_grad_norm=1.0, early_stopping=False, ratio_threshold=1e9,
     )  # fmt: skip
-    models = [AutoModelForCausalLMWithValueHead.from_pretrained(given.model(n)) for n in ("policy", "reference")]
+    models = [AutoModelForCausalLMWithValueHead.from_pretrained(inputs.model(n)) for n in ("policy", "reference")]
     trainer = TokenRewards(config, *models, make_tokenizer())
 
     def steps() -> Iterator[None]:
         import torch
 
         while True:
-            trainer.step(list(given.queries), list(given.responses), list(torch.zeros(RESPONSES)))
+            trainer.step(list(inputs.queries), list(inputs.responses), list(torch.zeros(RESPONSES)))
             yield
 
     return Updates(steps(), kl)
 
 
-def trl_1_12(given: Given, arguments: argparse.Namespace) -> Updates:
+def trl_1_12(inputs: Inputs, arguments: argparse.Namespace) -> Updates:
     """`PPOTrainer.train` in a thread of its own, which waits at the end of each update."""
     import threading
 
@@ -373,7 +368,7 @@ def trl_1_12(given: Given, arguments: argparse.Namespace) -> Updates:
             done.release()
             go.acquire()
 
-    trainer = make_trl_1_12(given, arguments, Wait(), aside)
+    trainer = make_trl_1_12(inputs, arguments, Wait(), aside)
 
     def train() -> None:
         try:
@@ -395,9 +390,11 @@ def trl_1_12(given: Given, arguments: argparse.Namespace) -> Updates:
     return Updates(steps(), [], aside)
 
 
-def make_trl_1_12(given: Given, arguments: argparse.Namespace, wait: Any, aside: list[float]) -> Any:
-    """The trainer. What it would sample is given; the logits it keeps from sampling cost a forward
-    set `aside`."""
+def make_trl_1_12(inputs: Inputs, arguments: argparse.Namespace, wait: Any, aside: list[float]) -> Any:
+    """Return the trainer with fixed rollouts.
+
+    The forward pass for the logits that it would keep from sampling is counted in `aside`.
+    """
     import torch
     from datasets import Dataset
     from transformers import AutoModelForSequenceClassification, LlamaConfig
@@ -408,7 +405,7 @@ def make_trl_1_12(given: Given, arguments: argparse.Namespace, wait: Any, aside:
 
     def sampled(model: Any, queries: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         began = cpu_seconds()
-        tokens = torch.cat([queries, given.responses], dim=1)
+        tokens = torch.cat([queries, inputs.responses], dim=1)
         with torch.no_grad():
             logits = model(tokens, logits_to_keep=TOKENS + 1).logits[:, :-1]
         aside.append(cpu_seconds() - began)
@@ -433,10 +430,10 @@ def make_trl_1_12(given: Given, arguments: argparse.Namespace, wait: Any, aside:
     return PPOTrainer(
         settings,
         make_tokenizer(),
-        given.model("policy"),
-        given.model("reference"),
+        inputs.model("policy"),
+        inputs.model("reference"),
         NoReward(),
-        Dataset.from_dict({"input_ids": given.queries.tolist() * 4}),
+        Dataset.from_dict({"input_ids": inputs.queries.tolist() * 4}),
         AutoModelForSequenceClassification.from_config(LlamaConfig(**SHAPE, num_labels=1)),
         callbacks=[wait],
     )

@@ -1,5 +1,4 @@
-"""Responses and random spans for the benchmarks: real data sets where they lie, else the standard
-library."""
+"""Responses and random spans for the benchmarks, from local data sets or the standard library."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ SHORTEST, LONGEST = 80, 900
 
 
 def prose(count: int) -> list[str]:
-    """`count` answers in English: human-judged summaries of SQuALITY, else docstrings."""
+    """Return English answers: human-judged summaries of SQuALITY, else docstrings."""
     return _first(count, _summaries() if (DATA / "squality_human_eval").is_dir() else _docstrings())
 
 
 def code(count: int) -> list[str]:
-    """`count` Python programs: solutions of MBPP, else functions of the standard library."""
+    """Return Python programs: solutions of MBPP, else functions of the standard library."""
     return _first(count, _solutions() if (DATA / "mbpp").is_dir() else _functions())
 
 

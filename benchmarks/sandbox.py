@@ -8,15 +8,14 @@ the memory of programs for secrets.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
-The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at
+The last line of stdout is one JSON object. Targets on two idle cores: namespace_jobs_per_second at
 least 80, landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed
 0 (and 0 forging programs without a verdict, printed on stderr), right_wrong 0, right_unsupported at
 most 15 % of what was tried, passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of
 weak_tests, secrets_found_in_memory 0, scripts_wrong 0, lent_classes 0, leftover_processes 0,
-grown_kib (of a server that did 1,000 jobs) about 0. The figures of programs are of both tiers
-together, the numbers of programs are those of the files. Where other work runs on the same cores,
-the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core
-does 1000 / that a second, and less where it is shared.
+grown_kib (of a server that did 1,000 jobs) about 0. Figures of programs combine both
+tiers, and numbers of programs are those of the files. On busy cores the processor time of a job in
+all its processes and ours (`*_cpu_ms`) is more reliable: a core runs 1000 / that per second.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def main() -> None:
 
 
 def lines() -> int:
-    """Lines of Python in the package."""
+    """Count lines of Python in the package."""
     files = Path(codeverdict.__file__).parent.rglob("*.py")
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
@@ -117,8 +116,7 @@ def say(what: str, found: str) -> None:
 
 
 def throughput(tier: Tier, jobs: int, workers: int) -> tuple[float, float, float]:
-    """Jobs a second with all workers busy, the 99th percentile of a job's own time, and its
-    processor time (ms)."""
+    """Return jobs per second, the 99th percentile of job times, and CPU ms per job."""
     with Runner(seconds=10.0, workers=workers, tier=tier) as runner:
         runner.run_all([(f"{CODE}# warm {number}", TESTS) for number in range(4 * workers)])
         began, used = time.perf_counter(), processor_seconds(runner)
@@ -144,8 +142,7 @@ def processor_seconds(runner: Runner) -> float:
 
 
 def in_a_row(tier: Tier, jobs: int) -> tuple[int, int]:
-    """Processes that are left below the server, and by how much it grew (KiB), after many jobs on
-    one worker."""
+    """Return leftover processes below the server, and its growth in KiB after many jobs."""
     with Runner(seconds=10.0, tier=tier) as runner:
         runner.run_all([(f"{CODE}# first {number}", TESTS) for number in range(50)])
         [server] = runner._servers
@@ -156,7 +153,7 @@ def in_a_row(tier: Tier, jobs: int) -> tuple[int, int]:
 
 
 def resident(process: int, tier: Tier) -> int:
-    """Memory of the server, and of bubblewrap around it, in KiB, between jobs."""
+    """Return the memory of the server and its bubblewrap between jobs, in KiB."""
     left_over(process, tier)
     total, level = 0, {process}
     for _ in range(3 if tier == "namespaces" else 1):
@@ -201,8 +198,7 @@ def forging(tier: Tier) -> int:
 
 
 def families(tier: Tier) -> int:
-    """How many programs of `families.txt` passed that the real pytest fails; said of all that
-    passed."""
+    """Count programs of `families.txt` that passed but fail in the real pytest."""
     tested = [each for each in FAMILIES if each.tests]
     with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
         pairs = [(each.code, each.tests) for each in tested]
@@ -229,7 +225,7 @@ def right(tier: Tier) -> tuple[int, int]:
 
 
 def classes(tier: Tier) -> int:
-    """Count the classes of Python's in the test process that a program can call."""
+    """Count Python's own classes in the test process that a program can call."""
     with Runner(seconds=30.0, tier=tier) as runner:
         count = lent_classes(runner)
     say(f"{tier}: classes lent", f"{count}")
@@ -246,8 +242,7 @@ def scripts(tier: Tier) -> int:
 
 
 def in_memory(tier: Tier) -> int:
-    """How many secrets of its tests, its expected outputs and an earlier job a program finds in its
-    memory."""
+    """Count secrets of tests, expected outputs and an earlier job that a program can find."""
     with Runner(seconds=30.0, tier=tier) as runner:
         found = secrets_found(runner)
     say(f"{tier}: secrets found in memory", f"{found}")

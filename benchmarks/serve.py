@@ -2,9 +2,8 @@
 
     python benchmarks/serve.py [--clients 8] [--seconds 5]
 
-The server is a process of its own and holds a critic that takes no time, so the figures are of
-HTTP, JSON and the queue. Each request asks about 64 responses of 400 characters, as a step of
-training does, or about one.
+The server is a separate process with a critic that takes no time, so the figures measure HTTP, JSON
+and the queue. A request has 64 responses of 400 characters, as in a training step, or one.
 """
 
 from __future__ import annotations

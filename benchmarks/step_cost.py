@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def by_feedback(load: Load, runs: int) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of each phase for each kind of feedback."""
+    """Return median CPU seconds of each phase for each kind of feedback."""
     stepper = Stepper(random_policy(SHAPE, load, False, torch.device("cpu")), load, cpu_seconds)
     rows_by_feedback: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
     for run in range(runs + 1):
@@ -73,8 +73,7 @@ def by_feedback(load: Load, runs: int) -> dict[str, dict[str, float]]:
 
 
 def grown(what: str, size: int, runs: int) -> dict[str, float]:
-    """Median CPU seconds of the phases without the critique, where one size is changed; one epoch,
-    two layers."""
+    """Return median CPU seconds of the phases without critique while one size grows."""
     load, shape = Load(epochs=1, critique=1), replace(SHAPE, layers=2)
     if what in ("responses", "tokens"):
         load = replace(load, **{what: size})
@@ -93,7 +92,7 @@ def medians(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """The slope of log seconds over log size."""
+    """Return the slope of log seconds over log size."""
     slope = statistics.linear_regression(
         [math.log(n) for n in sizes], [math.log(max(s, 1e-6)) for s in seconds]
     ).slope
@@ -101,7 +100,7 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def show(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A Markdown table on stderr."""
+    """Print a Markdown table to stderr."""
 
     def cells(row: Sequence[object]) -> Iterator[str]:
         yield from (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row)

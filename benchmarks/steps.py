@@ -1,10 +1,9 @@
-"""One PPO step on a randomly initialised policy, by phase: what benchmarks/step_cost.py and
-gpu_train.py time.
+"""Time one PPO step on a random policy by phase, for benchmarks/step_cost.py and gpu_train.py.
 
-Two kinds of feedback, both from a reward model of the policy's size (its weights are the policy's
-own: only the cost counts). `text2grad`: it writes a critique after prompt and response, and spans
-become token rewards; `scalar`: it reads prompt and response once. What it says is drawn, so that a
-random model can be trained on it.
+There are two kinds of feedback, both from a reward model of the policy's size (with the policy's
+weights, since only the cost counts). `text2grad` writes a critique after prompt and response, and
+spans become token rewards; `scalar` reads prompt and response once. Judgements are random, so that
+a random model can be trained on them.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Shape:
     key_value_heads: int = 0
 
     def config(self, context: int) -> LlamaConfig:
-        """As transformers wants it; room for `context` tokens."""
+        """Return the transformers configuration with room for `context` tokens."""
         return LlamaConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -70,8 +69,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """A step: so many responses of so many tokens, critiques of so many tokens, epochs, rows in a
-    pass."""
+    """A step: the number and length of responses and critiques, epochs, and rows per pass."""
 
     responses: int = 16
     prompt: int = 32
@@ -87,7 +85,7 @@ class Load:
 
 
 def random_policy(shape: Shape, load: Load, lora: bool, device: torch.device) -> Policy:
-    """In bfloat16 on a GPU, float32 on a CPU; its tokenizer is smaller than its vocabulary."""
+    """Return a random policy in bfloat16 on a GPU, float32 on a CPU, with a small tokenizer."""
     tokenizer = make_tokenizer([*prose(20), *code(20)], vocabulary=500)
     torch.manual_seed(0)
     with device:
@@ -118,7 +116,7 @@ class Stepper:
         self.stops = torch.tensor(stop_ids(policy.tokenizer), device=policy.device)
 
     def step(self, feedback: str) -> dict[str, float]:
-        """Seconds of each phase of one step with this feedback."""
+        """Return seconds of each phase of one step with this feedback."""
         times = [self.clock()]
         prompts = self.draw.integers(300, 500, (self.load.responses, self.load.prompt)).tolist()
         samples = self._write(prompts, self.load.tokens)
@@ -140,7 +138,7 @@ class Stepper:
         return dict(zip(PHASES, spans, strict=True))
 
     def _write(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Sample]:
-        """`tokens` tokens after each prompt: none ends before."""
+        """Write `tokens` tokens after each prompt; no answer ends early."""
         settings = GenerationSettings(max_new_tokens=tokens, batch_size=self.load.responses)
 
         def never_ends(rows: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ drawn from a fixed seed: 0 to `--within` seconds after the process took the run'
 runs from the signal to the end of the process, which includes writing a checkpoint and the exit of
 the interpreter.
 
-    OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [--
-        SETTINGS ...]
+    OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] \\
+        [-- SETTINGS ...]
 
 Without `--folder`, a run with an SFT policy, a tiny one is made first. SETTINGS are those of
-`train`: the demo's by default, with the program critic. The last line of stdout is one JSON object:
-signals, seconds_median, seconds_max, cpu_max (processor seconds of the process after the signal: on
-busy cores that is what matters), in_step (signals that came while a step was unfinished), equal (to
-the bit), load (of the last minute, others' work). Wanted: seconds_max at most 15; equal true."""
+`train`, by default the demo's with the program critic. The last line of stdout is one JSON object:
+signals, seconds_median, seconds_max, cpu_max (CPU seconds of the process after the signal, which
+matter on busy cores), in_step (signals during an unfinished step), equal (bitwise), load (of the
+last minute). Targets: seconds_max at most 15; equal true.
+"""
 
 from __future__ import annotations
 

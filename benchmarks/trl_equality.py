@@ -1,17 +1,17 @@
-"""Our arithmetic beside TRL 0.11.4's, the last release with per-token rewards and a value head.
+"""Compare our arithmetic with TRL 0.11.4's, its last release with token rewards and a value head.
 
-TRL 0.11.4 wants a transformers of its time, so it lives in a virtual environment of its own, made
-on the first run (some 1.5 GB, minutes) and kept. This script then starts itself there:
-`text2grad.rl` needs nothing but torch. TRL's PPOTrainer methods are called unbound, with a stand-in
-that holds the settings they read.
+TRL 0.11.4 needs an old transformers, so the first run makes a virtual environment for it (about 1.5
+GB, minutes). This script then starts itself there: `text2grad.rl` needs only torch. Methods of
+TRL's PPOTrainer are called unbound, with a stand-in that holds the settings they read.
 
-    python benchmarks/trl_equality.py [--python PATH_TO_AN_INTERPRETER_WITH_TRL] [--folder WHERE]
-        [--cases 50]
+    python benchmarks/trl_equality.py [--python PATH_TO_AN_INTERPRETER_WITH_TRL] \\
+        [--folder WHERE] [--cases 50]
 
 The last line of stdout is one JSON object: the largest absolute difference per quantity over all
-cases, in float64 and in float32 (what training sees). Equal formulas differ by rounding only; in
-float64 the variance, and what is whitened by it, differ by 1e-7, because TRL's Bessel factor is a
-quotient of integers in float32."""
+cases, in float64 and in float32 (as in training). Equal formulas differ only by rounding; in
+float64 the variance, and values whitened by it, differ by 1e-7, because TRL's Bessel factor is a
+quotient of integers in float32.
+"""
 
 from __future__ import annotations
 

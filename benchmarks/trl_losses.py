@@ -1,14 +1,14 @@
-"""Our loss of GRPO beside TRL 1.16's, on the same random tensors.
+"""Compare our GRPO loss with TRL 1.16's on the same random tensors.
 
-TRL need not be installed, only be importable: the methods of its trainers that compute a loss are
+TRL need not be installed, only importable: the methods of its trainers that compute a loss are
 called unbound, with a stand-in that holds the settings they read.
 
     pip install --no-deps --target /somewhere/trl trl==1.16.0
     python benchmarks/trl_losses.py --trl /somewhere/trl [--cases 50]
 
 The last line of stdout is one JSON object: the largest absolute difference over all cases, in
-float64, of each loss and of its gradient by what a model gives (log-probabilities, scores); of GRPO
-also with truncated answers masked.
+float64, of each loss and of its gradient with respect to the model's outputs (log-probabilities,
+scores); for GRPO also with truncated answers masked.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ with the script scores the policies' answers to the held-out mails: a reply shou
 requested fact and nothing else.
 
 `--start` selects what SFT imitates: the replies as sent, or as corrected. The gate of
-`train-reward` is followed as a user would: a reward model of which only the spans are fit is used
+`train-reward` is followed as a user would: if only the reward model's spans are fit, it is used
 with `--credit.outcome_weight 0`, and if `train` refuses the reward model, the message is recorded.
 
 The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and
