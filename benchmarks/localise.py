@@ -206,7 +206,7 @@ def poor_lines(critique: Critique, response: str) -> set[int]:
 
 
 def changed_lines(before: str, after: str) -> set[int]:
-    """Return non-blank lines of `before` (from 1) changed or removed in `after`, or after inserts."""
+    """Return non-blank lines of `before` (from 1) changed, removed or preceded by new ones."""
     old, new = ([line.strip() for line in Lines.of(text).lines] for text in (before, after))
     numbers = [n for n, line in enumerate(old, start=1) if line]
     removed = [line for line in old if line]
