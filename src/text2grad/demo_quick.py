@@ -20,7 +20,7 @@ CHOICES = (
     {"on Monday": "", "on Friday": "", "some day": "'some day' names no day.", "soon": "'soon' names no day."},
     {"Thank you.": "", "Kind regards.": "", "Whatever.": "'Whatever.' is rude.", "Bye.": "'Bye.' is curt."},
 )
-"""Wordings of greeting, date and ending; a wording that breaks a rule has a reviewer's complaint."""
+"""Wordings of greeting, date and ending; those that break a rule have a reviewer's complaint."""
 PATTERN = "{}, it is ready {}. {}"
 
 

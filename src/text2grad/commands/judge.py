@@ -36,6 +36,7 @@ READ_KINDS = (
 WRITTEN_KINDS = "The format to write: csv or preference (for TRL)."
 RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
 OUT = ("--out FILE", "The file to write. [default: <run.folder>/feedback.jsonl]")
+START = ("--from NAME", "The policy to sample from: a run's name or a folder. [default: sft]")
 FILE_ONLY_SETTINGS = ("--task.name=qa", "--policy.model=tiny")
 """Default settings when a file is judged without a configuration, where no policy is needed."""
 
@@ -233,7 +234,7 @@ class Annotate(Stage, ConfiguredCommand):
     sheet: str = option(*SHEET)
     limit: int | None = option("--limit", "Judge only the first N responses.", min=1)
     resume: bool = option("--resume/--no-resume", "Reuse the answers of earlier runs.", True)
-    start: str = option("--from NAME", "The policy to sample from: a run's name or a folder. [default: sft]", "")
+    start: str = option(*START, "")
     again: bool = option("--again", "Ask refused and unreadable questions again.", False)
     anchor: bool = option(
         "--anchor",
