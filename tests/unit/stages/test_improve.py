@@ -266,12 +266,14 @@ def test_a_restart_that_is_stopped_early_resumes(tmp_path: Path, monkeypatch: py
 
 def test_a_restart_with_another_file_forgets_the_first(tmp_path: Path) -> None:
     config = config_in(tmp_path)
-    rows = columns(0, 1, 4)
-    for name, half in (("first.xlsx", rows[:13]), ("second.xlsx", [rows[0], *rows[13:]])):
-        path = write_xlsx(tmp_path / name, {"Feedback": half})
+    header, *rows = [(row[0], row[1], row[4]) for row in shop_rows(ENGLISH, 48)]
+    corrected = [row for row in rows if row[2]]
+    first, second = corrected[: len(corrected) // 2], corrected[len(corrected) // 2 :]
+    for name, half in (("first.xlsx", first), ("second.xlsx", second)):
+        path = write_xlsx(tmp_path / name, {"Feedback": [header, *half]})
         run_improve(config, path, ImproveOptions(restart=name == "second.xlsx"))
     trained = {record.prompt[0].content for record in read_jsonl(tmp_path / "run" / "feedback.jsonl", Feedback)}
-    assert trained == {row[0] for row in rows[13:]}
+    assert trained == {row[0] for row in second}
 
 
 def test_another_engine_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
