@@ -43,14 +43,14 @@ def criticises(comment: str, score: float | None) -> bool:
 
 def find_anchors(comment: str, answer: str) -> list[Place]:
     """Return the places of an answer that a comment quotes without doubt, in order."""
-    plain = answer.casefold()
-    if len(comment) > MAX_COMMENT or len(plain) != len(answer):  # folding moved the places
+    plain = answer.lower()  # casefold() would move the places: it makes "ß" two letters
+    if len(comment) > MAX_COMMENT or len(plain) != len(answer):
         return []
     words = list(units(answer))
     starts, ends = {start for start, _ in words}, {end for _, end in words}
     places: set[Place] = set()
     for quotation in QUOTED.finditer(comment):
-        quote = (quotation[1] or quotation[2]).strip(" .,;:!?…").casefold()
+        quote = (quotation[1] or quotation[2]).strip(" .,;:!?…").lower()
         if not quote or PROPOSES.search(comment[: quotation.start()]):
             continue
         matches = [start for start in find_all(quote, plain) if start in starts and start + len(quote) in ends]

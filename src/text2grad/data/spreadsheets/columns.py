@@ -332,6 +332,7 @@ def propose(
     draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
     usable = [name for name in free if _strongest(matches[name]) != "unused"]
     draft.assign_by_content(usable)
+    draft.swap_emptier_response(mapped or {})
     order = {name: number for number, name in enumerate(headers)}
     columns = dict(sorted(columns.items(), key=lambda item: order.get(item[1], -1)))
     rating = draft.rating(columns["score"]) if "score" in columns else None
@@ -469,6 +470,14 @@ class _Draft:
                 return
         for ours in TEXTS:
             self._take_named(ours, names)
+
+    def swap_emptier_response(self, mapped: Mapping[str, str]) -> None:
+        """Swap response and correction if more rows have the latter: each correction has a response."""
+        response, corrected = self.columns.get("response", ""), self.columns.get("corrected", "")
+        if mapped.keys() & {"response", "corrected"} or not (response and corrected):
+            return
+        if len(self.profiles[response].values) < len(self.profiles[corrected].values):
+            self.columns.update(response=corrected, corrected=response)
 
     def _take_named(self, ours: str, names: Sequence[str]) -> None:
         """Give a field to a column with exactly its name that holds no ratings."""

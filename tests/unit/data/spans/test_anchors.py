@@ -37,6 +37,14 @@ def test_only_what_is_quoted_once_and_not_proposed(comment: str, words: list[str
     assert [ANSWER[start:end] for start, end in find_anchors(comment, ANSWER)] == words
 
 
+def test_letters_that_fold_to_two_are_quoted_too() -> None:
+    answer = "Die Größe: 12 Zoll. GRÖSSE zählt."
+    assert [answer[start:end] for start, end in find_anchors('"größe" ist zu lang, „12 zoll“ auch', answer)] == [
+        "Größe",
+        "12 Zoll",
+    ]
+
+
 @pytest.mark.parametrize(
     ("comment", "score", "criticised"),
     [

@@ -50,6 +50,15 @@ LANGUAGES = {
     "Portuguese": ("Pergunta", "Resposta", "Comentário", "Nota", "Resposta corrigida", "Quem", "Data"),
     "Dutch": ("Vraag", "Antwoord", "Opmerking", "Cijfer", "Beter antwoord", "Wie", "Datum"),
     "mixed": ("Frage", "Answer", "What's wrong?", "Stars", "Korrektur", "Reviewer", "Created at"),
+    "a correction named as an answer": (
+        "Anfrage des Gastes",
+        "Antworttext der KI",
+        "Hinweis",
+        "Sterne",
+        "Verbesserter Text",
+        "Wer",
+        "Datum",
+    ),
     "exported": ("user_message", "modelOutput", "reviewer_notes", "score", "ideal_response", "rater", "timestamp"),
 }
 
