@@ -329,9 +329,9 @@ def propose(
     free = [name for name in headers if name not in columns.values() and profiles[name].values]
     matches = {name: match_header(name) for name in free}
     draft = _Draft(rows, headers, profiles, columns, _language(matches.values()))
-    draft.assign_by_name({name: draft.strengths(name, matches[name]) for name in free})
-    usable = [name for name in free if _strongest(matches[name]) != "unused"]
-    draft.assign_by_content(usable)
+    strengths = {name: draft.strengths(name, matches[name]) for name in free}
+    draft.assign_by_name(strengths)
+    draft.assign_by_content([name for name in free if strengths[name].keys() != {"unused"}])
     draft.swap_emptier_response(mapped or {})
     order = {name: number for number, name in enumerate(headers)}
     columns = dict(sorted(columns.items(), key=lambda item: order.get(item[1], -1)))
@@ -390,6 +390,8 @@ class _Draft:
                 continue
             if ours == "score" and rating is None:
                 continue
+            if ours == "unused" and content.is_text and plain_header(name) not in _names():  # "Version with edits"
+                continue
             if ours == "annotator" and rating and "score" in fields:
                 continue
             if ours == "annotator" and (content.words > 3 or content.distinct > max(3, 0.7 * len(content.values))):
@@ -436,8 +438,12 @@ class _Draft:
             return named if len(named) == 1 else names
         if ours == "response":
             longest = sorted(names, key=lambda name: -self.profiles[name].characters)
+            if word_overlap(self.rows, *longest[:2]) >= MIN_OVERLAP:  # one corrects the other, in fewer rows
+                fullest = sorted(names, key=lambda name: -len(self.profiles[name].values))
+                ahead = len(self.profiles[fullest[0]].values) > len(self.profiles[fullest[1]].values)
+                return fullest[:1] if ahead else names
             ahead = self.profiles[longest[0]].characters > 1.5 * self.profiles[longest[1]].characters
-            return longest[:1] if ahead and word_overlap(self.rows, *longest[:2]) < MIN_OVERLAP else names
+            return longest[:1] if ahead else names
         if ours == "corrected" and "response" in self.columns:
             overlaps = [(word_overlap(self.rows, self.columns["response"], name), name) for name in names]
             (best, name), (second, _) = sorted(overlaps, reverse=True)[:2]

@@ -59,6 +59,16 @@ LANGUAGES = {
         "Wer",
         "Datum",
     ),
+    "two replies": ("Ticket text", "AI draft", "Agent remarks", "CSAT", "Sent reply", "Agent", "Ticket ID"),
+    "a version": (
+        "Consulta",
+        "Salida del modelo",
+        "Observaciones",
+        "Puntuación",
+        "Versión final",
+        "Revisor",
+        "Fecha",
+    ),
     "exported": ("user_message", "modelOutput", "reviewer_notes", "score", "ideal_response", "rater", "timestamp"),
 }
 
