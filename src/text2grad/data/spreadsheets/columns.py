@@ -478,7 +478,7 @@ class _Draft:
             self._take_named(ours, names)
 
     def swap_emptier_response(self, mapped: Mapping[str, str]) -> None:
-        """Swap response and correction if more rows have the latter: each correction has a response."""
+        """Swap the response and the correction if more rows have the correction."""
         response, corrected = self.columns.get("response", ""), self.columns.get("corrected", "")
         if mapped.keys() & {"response", "corrected"} or not (response and corrected):
             return
