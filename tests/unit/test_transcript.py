@@ -93,7 +93,7 @@ def test_a_record_keeps_the_transcript_wherever_it_goes(tmp_path: Path) -> None:
     write_feedback(tmp_path / "f.jsonl", [record])
     places += read_records(tmp_path / "f.jsonl")
     (item,) = read_items(tmp_path / "f.jsonl")
-    criticise(HumanCritic([record]), lambda: [item], tmp_path / "judged.jsonl")
+    criticise(HumanCritic([record]), [item], tmp_path / "judged.jsonl")
     places += read_records(tmp_path / "judged.jsonl")
     assert [each.response.turns for each in places] == [TALK.turns] * 6  # type: ignore[attr-defined]
     assert places[-1].judgement() == record.judgement()
@@ -120,8 +120,8 @@ def test_transcripts_are_told_apart_by_what_others_said(tmp_path: Path) -> None:
     assert looked_up("20 miles") == TALK and response_key(str(TALK)) == TALK
     records = [feedback(TALK, critique="one"), feedback(other, critique="two")]
     assert merge_feedback(records, records) == records
-    assert write_feedback(tmp_path / "f.jsonl", records) == (2, 0)
-    assert write_feedback(tmp_path / "f.jsonl", records[:1]) == (1, 1)
+    assert write_feedback(tmp_path / "f.jsonl", records) == 0
+    assert write_feedback(tmp_path / "f.jsonl", records[:1]) == 1
     (known, unknown) = HumanCritic(records[:1]).critique([EXAMPLE] * 2, [TALK, other])
     assert isinstance(known, Critique) and isinstance(unknown, Failure)
 

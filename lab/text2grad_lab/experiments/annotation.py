@@ -180,7 +180,7 @@ def taught_by(
     items = [Item(examples[record.id], record.response, shares_id=True) for record in records]
     target = config.run.folder / TRAIN
     with critic_factory(config, "program") as factory, factory.open() as critic:
-        criticise(critic, lambda: items, target)
+        criticise(critic, items, target)
     return list(read_jsonl(target, Feedback))
 
 

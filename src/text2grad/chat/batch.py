@@ -23,7 +23,7 @@ from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
 from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
 from text2grad.json_text import ExcessiveJSONError, from_json
-from text2grad.jsonl import writing
+from text2grad.jsonl import whole_file
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -39,17 +39,10 @@ class NoOutputError(UserError):
     """A file has no line of batch output."""
 
 
-def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write the remaining questions, up to the batch limits and the budget; return their number.
-
-    With `add`, append to the requests in the file, which count towards the limits of the batch.
-    """
-    existing = file.read_text(encoding="ascii") if add and file.is_file() else ""
-    existing_count, size = existing.count("\n"), len(existing)
-    count, asker = existing_count, chat.asker
-    temporary = file.with_name(file.name + ".partial")
-    with writing(file), temporary.open("w", encoding="ascii") as out:
-        out.write(existing)
+def write_requests(chat: OpenAIChat, questions: Questions, file: Path) -> int:
+    """Write the remaining questions, up to the batch limits and the budget; return their number."""
+    count, size, asker = 0, 0, chat.asker
+    with whole_file(file, encoding="ascii") as out:
         for question in asker.unsettled(questions()):
             head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
             attempt = chat.journal.slot(question.id).answers
@@ -60,9 +53,7 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
                 break
             out.write(line)
             count, size = count + 1, size + len(line)
-    with writing(file):
-        temporary.replace(file)
-    return count - existing_count
+    return count
 
 
 def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines: Iterable[str]) -> int:

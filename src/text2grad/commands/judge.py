@@ -74,8 +74,9 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        options = (self.names, self.scales, self.no_prompt, self.sheet, self.skip)
-        return Work(partial(run_import, config, self.source, self.kind, self.out, *options))
+        names = ("names", "scales", "no_prompt", "sheet", "skip")
+        options = {name: getattr(self, name) for name in names}
+        return Work(partial(run_import, config, self.source, self.kind, self.out, **options))
 
 
 @command("export")

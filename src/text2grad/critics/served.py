@@ -11,7 +11,7 @@ import ipaddress
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -145,11 +145,15 @@ class ServedCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Have the server judge `responses[i]` as an answer to `examples[i]`."""
-        pairs = zip(examples, responses, strict=True)
-        return [judgement for body, count in _bodies(pairs) for judgement in self._request(body, count)]
+        pairs = list(zip(examples, responses, strict=True))
+        chunks = (pairs[start : start + MAX_RESPONSES] for start in range(0, len(pairs), MAX_RESPONSES))
+        return [judgement for chunk in chunks for judgement in self._request(chunk)]
 
-    def _request(self, body: bytes | None, count: int) -> list[Judgement]:
-        if body is None:
+    def _request(self, pairs: Sequence[tuple[Example, str]]) -> list[Judgement]:
+        body, count = _body(pairs), len(pairs)
+        if len(body) > MAX_BYTES and count > 1:
+            return [*self._request(pairs[: count // 2]), *self._request(pairs[count // 2 :])]
+        if len(body) > MAX_BYTES:
             message = f"the example and its response take more than {MAX_BYTES >> 20} MiB"
             return [Failure(kind="unsupported", message=message)]
         answer = self._send("POST", "/critique", body)
@@ -228,42 +232,22 @@ def _json_value(answer: Response, key: str) -> Any:
         return None
 
 
-def _bodies(pairs: Iterator[tuple[Example, str]]) -> Iterator[tuple[bytes | None, int]]:
-    """Yield request bodies and their numbers of pairs; None replaces a pair that is too long.
+def _body(pairs: Iterable[tuple[Example, str]]) -> bytes:
+    """Return the body of a request as ASCII JSON, which can encode lone surrogates.
 
     Raises:
         UserError: the `meta` of an example is not JSON.
     """
-    batch: list[tuple[str, str]] = []
-    size = 0
+    examples, responses = [], []
     for pair in pairs:
-        texts = _dump_pair(pair)
-        length = sum(map(len, texts)) + 100
-        if batch and (size + length > MAX_BYTES or len(batch) == MAX_RESPONSES):
-            yield _body(batch), len(batch)
-            batch, size = [], 0
-        if length > MAX_BYTES:
-            yield None, 1
-        else:
-            batch.append(texts)
-            size += length
-    if batch:
-        yield _body(batch), len(batch)
-
-
-def _body(pairs: Sequence[tuple[str, str]]) -> bytes:
-    examples, responses = (", ".join(texts) for texts in zip(*pairs, strict=True))
-    return f'{{"examples": [{examples}], "responses": [{responses}]}}'.encode("ascii")
-
-
-def _dump_pair(pair: tuple[Example, str]) -> tuple[str, str]:
-    """Return an example and its response as ASCII JSON, which can encode lone surrogates."""
-    try:
-        example, response = _PAIR.dump_python(pair, mode="json")
-    except PydanticSerializationError as error:
-        problem = f"example {pair[0].id!r} is not JSON: {error}"
-        raise UserError(problem, "remove that column from the data") from error
-    return json.dumps(example), json.dumps(response)
+        try:
+            example, response = _PAIR.dump_python(pair, mode="json")
+        except PydanticSerializationError as error:
+            problem = f"example {pair[0].id!r} is not JSON: {error}"
+            raise UserError(problem, "remove that column from the data") from error
+        examples.append(example)
+        responses.append(response)
+    return json.dumps({"examples": examples, "responses": responses}).encode("ascii")
 
 
 def served_spec(url: str) -> CriticSpec:

@@ -199,9 +199,9 @@ class Opinion:
             self.aside[question] = value
 
 
-def skipped_opinion(id: str, reason: str) -> Opinion:
+def skipped_opinion(reason: str) -> Opinion:
     """Return an entry of a file that is not an opinion."""
-    return Opinion(id, skipped=reason)
+    return Opinion("", skipped=reason)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 
 from text2grad.data import published
@@ -571,42 +569,25 @@ def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
     )
 
 
-def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:
+def write_feedback(target: Path, records: Sequence[Feedback], replaces: str = "") -> int:
     """Write records to a file that may hold records of other critics.
 
     A record on the same response by the same kind of critic is replaced, as are all records of the
     kind `replaces`.
 
     Returns:
-        The number of new records, and of the others that stay before them.
+        The number of other records, which stay before the new ones.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(target.name + ".new")
-    identities: set[bytes] = set()
-
-    def remember(records: Iterable[Feedback]) -> Iterator[Feedback]:
-        for record in records:
-            identities.add(_identity(record))
-            yield record
-
-    try:
-        count, others = write_jsonl(fresh, remember(records)), 0
-        if count or target.is_file():
-            combined = chain(other_feedback(target, replaces, identities), read_jsonl(fresh, Feedback))
-            others = write_jsonl(target, combined) - count
-        return count, others
-    finally:
-        fresh.unlink(missing_ok=True)
+    if not (records or target.is_file()):
+        return 0
+    identities = set(map(_identity, records))
+    others = [
+        record
+        for record in (read_jsonl(target, Feedback) if target.is_file() else ())
+        if record.source.kind != replaces and _identity(record) not in identities
+    ]
+    return write_jsonl(target, [*others, *records]) - len(records)
 
 
-def other_feedback(path: Path, kind: str = "", identities: Collection[bytes] = ()) -> Iterator[Feedback]:
-    """Yield the records of a file that are neither of a kind of critic nor among `identities`."""
-    for record in read_jsonl(path, Feedback) if path.is_file() else ():
-        if record.source.kind != kind and _identity(record) not in identities:
-            yield record
-
-
-def _identity(record: Feedback) -> bytes:
-    """Return a digest of a record's response and kind of critic."""
-    words = "\0".join((record.source.kind, record.id, response_key(record.response)))
-    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _identity(record: Feedback) -> tuple[str, ...]:
+    return record.source.kind, record.id, response_key(record.response)

@@ -1,4 +1,4 @@
-"""Responses to judge, read from a file one at a time, so that files of any size fit.
+"""Responses to judge, read from a file.
 
 A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt`
 (text or turns) and `response`, and may have `id`, `reference`, `feedback` (a person's comment on
@@ -8,9 +8,8 @@ ignored, or a row of a published data set (`data.published`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from text2grad.feedback import (
     escapes_folder,
     human_feedback_on,
 )
-from text2grad.jsonl import json_lines, reading
+from text2grad.jsonl import reading
 
 MAX_CHARACTERS = 100_000
 """The longest response that is judged."""
@@ -71,10 +70,6 @@ class Item:
         return self.original.model_copy(update=update)
 
 
-Items = Callable[[], Iterable[Item]]
-"""Yields the items again at each call, so that they need not be held in memory."""
-
-
 def read_items(
     path: Path, anchor: bool = False, write: TurnWriter = default_turn_text, sheet: str = ""
 ) -> Iterator[Item]:
@@ -86,11 +81,14 @@ def read_items(
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for location, row in _rows(path, sheet):
+    if path.suffix.lower() in (".jsonl", ".ndjson"):  # never read in another code page
+        with reading(path):
+            path.read_text(encoding="utf-8")
+    for location, row in read_located_rows(path, sheet):
         kind, number, *_ = location.split()
         place = f"{path}:{number}" if kind == "line" else f"{path}: {location}"
-        if not isinstance(row, dict):
-            raise UserError(f"{place}: not an object", "one JSON object per line")
+        if is_table(path):
+            row = {name: cell for name, cell in row.items() if cell}
         try:
             yield from _items(row, f"{path.stem}-{number}", anchor, write)
         except (ValidationError, InvalidFields) as error:
@@ -100,46 +98,26 @@ def read_items(
             raise UserError(f"{place}: {error}", cure) from error
 
 
-def check_items(items: Iterable[Item], max_characters: int = MAX_CHARACTERS) -> int:
-    """Check all items before anything is paid for, and return their number.
+def check_items(items: Iterable[Item]) -> None:
+    """Check all items before anything is paid for.
 
     Raises:
         UserError: an id repeats or leads out of its folder, or a response is too long.
     """
-    digests: set[bytes] = set()
-    count = 0
-    for count, item in enumerate(items, start=1):  # noqa: B007
+    ids: set[str] = set()
+    for item in items:
         id, size = item.example.id, len(item.response)
         name = repr(id if len(id) <= 60 else f"{id[:60]}…")
         if escapes_folder(id):
             raise UserError(f"the id {name} leads out of its folder", "remove '..' from it")
         if not id.isprintable() or len(id) > 500:
             raise UserError(f"the id {name} is not valid", "use at most 500 printable characters")
-        digest = blake2b(id.encode(), digest_size=16).digest()
-        if digest in digests and not item.shares_id:
+        if id in ids and not item.shares_id:
             raise UserError(f"the id {name} occurs twice", "give each response its own id")
-        digests.add(digest)
-        if size > max_characters:
-            message = f"the response of {name} has {size:,} characters, more than {max_characters:,}"
+        ids.add(id)
+        if size > MAX_CHARACTERS:
+            message = f"the response of {name} has {size:,} characters, more than {MAX_CHARACTERS:,}"
             raise UserError(message, "shorten it")
-    return count
-
-
-def _rows(path: Path, sheet: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the rows with their locations; JSON Lines are read one line at a time."""
-    if is_table(path):
-        yield from (
-            (place, {name: cell for name, cell in row.items() if cell})
-            for place, row in read_located_rows(path, sheet)
-        )
-        return
-    with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next((line.strip() for line in file if line.strip()), "")
-    if path.suffix.lower() in (".jsonl", ".ndjson") and first.startswith("{") and first.endswith("}"):
-        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
-            yield from ((f"line {number}", row) for number, row in json_lines(file, path))
-    else:
-        yield from read_located_rows(path)
 
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool, write: TurnWriter) -> Iterator[Item]:

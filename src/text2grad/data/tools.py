@@ -1,16 +1,11 @@
-"""Exports of annotation tools and tracing platforms, read by one table: `TOOLS`.
-
-An entry says how rows are recognised, and which keys hold the response, the prompt, spans, labels,
-comments and ratings. Code is limited to unusual shapes: Label Studio's regions, Argilla's
-questions, Prodigy's answers, Langfuse's observations.
-"""
+"""Exports of annotation tools and tracing platforms: an `Importer` for each, in `IMPORTERS`."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -27,7 +22,6 @@ from text2grad.data.spans.marks import (
     CODE_POINTS,
     HUMAN,
     LABELS,
-    Counting,
     Mark,
     fits_text,
     to_code_points,
@@ -38,95 +32,43 @@ from text2grad.json_text import from_json
 from text2grad.jsonl import reading
 
 
-class Answers(NamedTuple):
-    """The keys of a list of answers; the first filled `value` and `annotator` count."""
+class RunKeys(NamedTuple):
+    """The keys of a run: its output and input, the list of answers about it, and what they hold.
 
-    list: str
+    Of `ids`, `value` and `annotator`, the first that is filled counts.
+    """
+
+    output: str
+    input: str
+    answers: str
     question: str
     value: tuple[str, ...]
     annotator: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ("id",)
 
 
-@dataclass(frozen=True)
-class Tool:
-    """An entry of the table: a kind of row, and the keys that hold its contents.
-
-    Attributes:
-        name: as in `import --kind`.
-        accepts: recognises a row.
-        exchange: reads the response and the prompt.
-        reads: keys of other texts that are read.
-        id: keys of the id, in the row or its `meta`.
-        annotator: keys of the annotator, in the row or its `meta`.
-        marks: keys of spans, of labels, or of both.
-        comments: keys of lists of comments.
-        answers: a list of answers.
-        columns: the prefix of columns that end in `.label`, `.score` and `.explanation`.
-        aside: keys of answers that are kept aside.
-        rows: splits a row into the answers that are judged separately.
-        judge: adds the rest.
-        names: as in `Importer`.
-        counting: as in `Importer`.
-    """
-
-    name: str
-    accepts: Callable[[Row], bool]
-    exchange: Callable[[Row, Names], Exchange]
-    reads: tuple[str, ...] = ()
-    id: tuple[str, ...] = ("id",)
-    annotator: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-    comments: tuple[str, ...] = ()
-    answers: Answers | None = None
-    columns: str = ""
-    aside: tuple[str, ...] = ()
-    rows: Callable[[Row], Iterable[Row]] = lambda row: [row]
-    judge: Callable[[Opinion, Row, Names], None] | None = None
-    names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
-    counting: Counting | None = None
-
-    def importer(self) -> Importer:
-        """Return the importer that reads by this entry."""
-        return Importer(self.name, self._read_row, accepts=self.accepts, names=self.names, counting=self.counting)
-
-    def _read_row(self, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-        for judged_row in self.rows(row):
-            yield from _read_answer(self, judged_row, fallback_id, names)
+LANGSMITH = RunKeys("outputs", "inputs", "feedback", "key", ("score", "value"), ids=("id", "run_id"))
+LANGFUSE = RunKeys(
+    "output", "input", "scores", "name", ("stringValue", "value"), ("authorUserId", "author_user_id")
+)
 
 
-def _read_answer(tool: Tool, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """Yield the opinions on one response: one for each annotator that is named, else one."""
+def _start_opinion(
+    row: Row,
+    exchange: Exchange,
+    fallback_id: str,
+    names: Names,
+    ids: Sequence[str] = ("id",),
+    annotators: Sequence[str] = (),
+    reads: Sequence[str] = (),
+) -> Opinion:
+    """Return an opinion without its judgement; `reads` are keys of texts that it will have."""
     with_meta = _with_meta(row)
-    id = find_text(with_meta, *tool.id) or fallback_id
-    if tool.answers and not (row[tool.answers.list] or row.get("comments")):
-        yield skipped_opinion(id, "runs without feedback")
-        return
-    if row.get("answer") == "ignore":
-        yield skipped_opinion(id, "answers 'ignore'")
-        return
-    exchange = tool.exchange(row, names)
-    annotator = find_text(with_meta, *tool.annotator) or _doccano_user(row, fallback_id)
+    id, annotator = find_text(with_meta, *ids) or fallback_id, find_text(with_meta, *annotators)
     opinion = Opinion(id, exchange.response or "", exchange.prompt, annotator)
-    read_keys = {
-        *tool.reads,
-        *tool.id,
-        *tool.annotator,
-        *tool.marks,
-        *tool.comments,
-        *sum(names.mapped.values(), ()),
-    }
+    read_keys = {*reads, *ids, *annotators, *sum(names.mapped.values(), ())}
     opinion.unread, opinion.prompt_key = find_texts(exchange.extra, read_keys), exchange.prompt_key
-    for key in tool.marks:
-        _add_marks(opinion, key, row.get(key), names)
-    for comment in (comment for key in tool.comments for comment in row.get(key) or ()):
-        text = comment if isinstance(comment, str) else find_text(comment, "text", "comment")
-        opinion.comments += filter(None, [text])
-    for key in tool.aside:
-        opinion.aside |= {key: row[key]} if row.get(key) else {}
-    _add_columns(opinion, tool, row, names)
-    if tool.judge:
-        tool.judge(opinion, with_meta, names)
-    yield from _split_by_person(opinion, tool.answers, row, names) if tool.answers else [opinion]
+    return opinion
 
 
 def _with_meta(row: Row) -> Row:
@@ -138,72 +80,62 @@ def _read_by_keys(keys: Sequence[str], row: Row, names: Names) -> Exchange:
     return names.exchange(_with_meta(row), names.response(row, keys))
 
 
-def _doccano_user(row: Row, fallback_id: str) -> str:
-    """Return the user in the name of a doccano file; it writes one file for each user."""
-    stem = fallback_id.rpartition("-")[0]
-    return stem if "Comments" in row and stem not in ("all", "unknown") else ""
+# Runs with answers: LangSmith, Langfuse, Phoenix.
 
 
-def _add_marks(opinion: Opinion, key: str, value: Any, names: Names) -> None:
-    """Add spans (objects or `[start, end, label]`) as marks, texts as labels of the response."""
-    entries = [value] if isinstance(value, str) else value or []
-    opinion.marks += [_parse_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
-    words = [entry for entry in entries if isinstance(entry, str)]
-    for word in words if any(" " in word for word in words) else [words]:
-        opinion.add_answer(key, word, names)
-
-
-def _parse_entity(value: Any) -> Mark:
-    if isinstance(value, dict):
-        start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
-        label = value.get("label")
-    else:
-        start, end, label = value
-    return Mark.parse({"start": start, "end": end, "label": label})
-
-
-def _add_columns(opinion: Opinion, tool: Tool, row: Row, names: Names) -> None:
-    """Add `NAME.label`, or else `NAME.score`, as answers and `NAME.explanation` as comments."""
-    for name, value in row.items() if tool.columns else ():
-        question, _, part = name.rpartition(".")
-        if not question.startswith(tool.columns):
-            continue
-        if part == "explanation" and value:
-            opinion.comments.append(str(value))
-        elif part == "label" or (part == "score" and row.get(f"{question}.label") in (None, "")):
-            opinion.add_answer(question.partition(".")[2], value, names)
-
-
-def _split_by_person(opinion: Opinion, answers: Answers, row: Row, names: Names) -> Iterator[Opinion]:
+def _read_answers(keys: RunKeys, row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """Yield one opinion for each person who answered or commented."""
+    if not (row[keys.answers] or row.get("comments")):
+        yield skipped_opinion("runs without feedback")
+        return
+    exchange = _read_run(keys.output, keys.input, row, names)
+    opinion = _start_opinion(row, exchange, fallback_id, names, keys.ids)
     people: dict[str, Opinion] = {}
-    for answer in row[answers.list]:
+    for answer in row[keys.answers]:
         if "elsewhere" in answer:
-            yield skipped_opinion(opinion.id, "scores and comments on observations that are not in the file")
+            yield skipped_opinion("scores and comments on observations that are not in the file")
             continue
-        person = _person(people, opinion, answer, answers)
-        value = next((answer[key] for key in answers.value if answer.get(key) is not None), None)
+        person = _person(people, opinion, answer, keys)
+        value = next((answer[key] for key in keys.value if answer.get(key) is not None), None)
         if answer.get("dataType") == "CORRECTION":
             person.corrected, value = str(value), None
-        person.add_answer(find_text(answer, answers.question) or answers.list, value, names)
+        person.add_answer(find_text(answer, keys.question) or keys.answers, value, names)
         person.comments += filter(None, [find_text(answer, "comment")])
         if isinstance(answer.get("correction"), dict):
             person.corrected = _only_text(answer["correction"], names, "corrected")
     for comment in row.get("comments") or ():
         if isinstance(comment, dict) and find_text(comment, "content"):
-            _add_comment(_person(people, opinion, comment, answers), comment, row)
+            _add_comment(_person(people, opinion, comment, keys), comment, row)
     yield from people.values()
 
 
-def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, answers: Answers) -> Opinion:
+def _person(people: dict[str, Opinion], opinion: Opinion, answer: Row, keys: RunKeys) -> Opinion:
     """Return the opinion of the person, or of the tool's own judge, who gave an answer."""
-    annotator = find_text(answer, *answers.annotator)
+    annotator = find_text(answer, *keys.annotator)
     is_model = answer.get("source") == "EVAL"
-    source = Source(kind="llm", model=find_text(answer, answers.question)) if is_model else HUMAN
+    source = Source(kind="llm", model=find_text(answer, keys.question)) if is_model else HUMAN
     part = source.model if is_model else annotator
     new = Opinion(opinion.id, opinion.response, opinion.prompt, annotator, source=source, part=part or None)
     new.unread, new.prompt_key = opinion.unread, opinion.prompt_key
     return people.setdefault(part, new)
+
+
+_PHOENIX_KEYS = ("attributes.output.value", "attributes.input.value")
+
+
+def _read_phoenix(row: Row, fallback_id: str, names: Names) -> list[Opinion]:
+    """Read `NAME.label`, or else `NAME.score`, as answers and `NAME.explanation` as comments."""
+    exchange = _read_run(*_PHOENIX_KEYS, row, names)
+    opinion = _start_opinion(row, exchange, fallback_id, names, ("context.span_id", "span_id", "id"))
+    for name, value in row.items():
+        question, _, part = name.rpartition(".")
+        if not question.startswith("annotation"):
+            continue
+        if part == "explanation" and value:
+            opinion.comments.append(str(value))
+        elif part == "label" or (part == "score" and row.get(f"{question}.label") in (None, "")):
+            opinion.add_answer(question.partition(".")[2], value, names)
+    return [opinion]
 
 
 def _read_run(outputs: str, inputs: str, row: Row, names: Names) -> Exchange:
@@ -242,6 +174,7 @@ def _only_text(value: Any, names: Names, field: str) -> str:
 
 # Prodigy: labelled spans, a label, a choice, or the text alone, and the annotator's decision.
 
+PAIRS_CURE = "train on pairs with TRL's DPOTrainer, for example; feedback says what is good or poor in one answer"
 _PRODIGY_TEXTS = ("text", "response", "output", "completion", "html")
 _PRODIGY_WRITTEN = ("critique", "user_input", "comment", "corrected", "score")
 
@@ -252,18 +185,20 @@ def _is_prodigy(row: Row) -> bool:
     )
 
 
-def _prodigy_exchange(row: Row, names: Names) -> Exchange:
-    if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
-        raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
-    return _read_by_keys(_PRODIGY_TEXTS, row, names)
-
-
-def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
-    """Add the annotator's words, and accepted marks and choices.
+def _read_prodigy(row: Row, fallback_id: str, names: Names) -> list[Opinion]:
+    """Read the annotator's words, and accepted marks and choices.
 
     A rejected label is the opposite of an accepted one. Rejected spans, or a rejected choice, are a
     failure, since the annotator does not say what is right instead.
     """
+    if row["answer"] == "ignore":
+        return [skipped_opinion("answers 'ignore'")]
+    if "options" in row and not names.key(row, "response", _PRODIGY_TEXTS):
+        raise RowError("these are pairs of answers: options to choose from, and no response", PAIRS_CURE)
+    exchange, people = _read_by_keys(_PRODIGY_TEXTS, row, names), ("_annotator_id", "_session_id")
+    reads = ("label", *_PRODIGY_WRITTEN)
+    opinion = _start_opinion(row, exchange, fallback_id, names, annotators=people, reads=reads)
+    row = _with_meta(row)
     mapped = [key for keys in names.mapped.values() for key in keys]
     for key in dict.fromkeys([*_PRODIGY_WRITTEN, *mapped]):
         if row.get(key) != opinion.response:
@@ -275,7 +210,7 @@ def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
         sign = names.labels().get(str(label).strip().casefold())
         opposite = f"not {label}" if sign is None else LABELS[-sign]
         opinion.add_answer("label", label, names) if is_accepted else opinion.ratings.update(label=opposite)
-        return
+        return [opinion]
     if "options" in row:
         texts = {str(option.get("id")): option.get("text") or option.get("id") for option in row["options"]}
         choices = [texts.get(str(choice), choice) for choice in row.get("accept") or ()]
@@ -284,8 +219,9 @@ def _judge_prodigy(opinion: Opinion, row: Row, names: Names) -> None:
         opinion.marks = list(map(Mark.parse, row["spans"])) if is_accepted else []
     elif "options" not in row and not opinion.comments and not opinion.ratings:
         opinion.ratings["answer"] = row["answer"]
-        return
+        return [opinion]
     opinion.failure = "" if is_accepted else "the annotator rejected it"
+    return [opinion]
 
 
 def _prodigy_names(path: Path, rows: Sequence[Row]) -> Names:
@@ -375,16 +311,9 @@ def _at_path(value: Any, path: str) -> Any:
     return value
 
 
-# Recognition.
-
-_DOCCANO = ("label", "labels", "entities", "cats", "annotations")
-PAIRS_CURE = "train on pairs with TRL's DPOTrainer, for example; feedback says what is good or poor in one answer"
-
-
-def _is_doccano(row: Row) -> bool:
-    has_text = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
-    has_labels = any(isinstance(row.get(key), list | str) for key in _DOCCANO)
-    return has_text and has_labels and not row.keys() & {"response", "critique", "poor"}
+def _read_langfuse(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    for judged_row in _langfuse_rows(row):
+        yield from _read_answers(LANGFUSE, judged_row, fallback_id, names)
 
 
 def _is_langfuse(row: Row) -> bool:
@@ -395,50 +324,47 @@ def _is_langfuse(row: Row) -> bool:
     return {"input", "output"} <= row.keys() and (lists or len(row.keys() & _LANGFUSE_TABLE) > 5)
 
 
-TOOLS = (
-    Tool(
-        "langsmith",
-        lambda row: isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list),
-        partial(_read_run, "outputs", "inputs"),
-        id=("id", "run_id"),
-        answers=Answers("feedback", question="key", value=("score", "value")),
-    ),
-    Tool(
-        "langfuse",
-        _is_langfuse,
-        partial(_read_run, "output", "input"),
-        answers=Answers("scores", "name", ("stringValue", "value"), ("authorUserId", "author_user_id")),
-        rows=_langfuse_rows,
-        counting=BROWSER,
-    ),
-    Tool(
-        "phoenix",
-        lambda row: row.keys() >= {"attributes.input.value", "attributes.output.value"},
-        partial(_read_run, "attributes.output.value", "attributes.input.value"),
-        id=("context.span_id", "span_id", "id"),
-        columns="annotation",
-    ),
-    Tool(
-        "prodigy",
-        _is_prodigy,
-        _prodigy_exchange,
-        annotator=("_annotator_id", "_session_id"),
-        reads=("label", *_PRODIGY_WRITTEN),
-        judge=_judge_prodigy,
-        names=_prodigy_names,
-        counting=CODE_POINTS,
-    ),
-    Tool(
-        "doccano",
-        _is_doccano,
-        partial(_read_by_keys, (*TOOL_RESPONSE_KEYS, "data")),
-        annotator=("annotator", "username", "user"),
-        marks=_DOCCANO,
-        comments=("Comments", "comments"),
-        aside=("relations",),
-    ),
-)
-"""In the order in which a row is tried."""
+# doccano: spans, categories and comments; it writes one file for each user, named after the user.
+
+_DOCCANO = ("label", "labels", "entities", "cats", "annotations")
+_DOCCANO_COMMENTS = ("Comments", "comments")
+
+
+def _is_doccano(row: Row) -> bool:
+    has_text = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
+    has_labels = any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    return has_text and has_labels and not row.keys() & {"response", "critique", "poor"}
+
+
+def _read_doccano(row: Row, fallback_id: str, names: Names) -> list[Opinion]:
+    """Read spans (objects or `[start, end, label]`) as marks, texts as labels of the response."""
+    exchange = _read_by_keys((*TOOL_RESPONSE_KEYS, "data"), row, names)
+    people, reads = ("annotator", "username", "user"), (*_DOCCANO, *_DOCCANO_COMMENTS)
+    opinion = _start_opinion(row, exchange, fallback_id, names, annotators=people, reads=reads)
+    user = fallback_id.rpartition("-")[0]
+    if not opinion.annotator and "Comments" in row and user not in ("all", "unknown"):
+        opinion.annotator = user
+    for key in _DOCCANO:
+        value = row.get(key)
+        entries = [value] if isinstance(value, str) else value or []
+        opinion.marks += [_parse_entity(entry) for entry in entries if isinstance(entry, dict | list) and entry]
+        words = [entry for entry in entries if isinstance(entry, str)]
+        for word in words if any(" " in word for word in words) else [words]:
+            opinion.add_answer(key, word, names)
+    for comment in (comment for key in _DOCCANO_COMMENTS for comment in row.get(key) or ()):
+        text = comment if isinstance(comment, str) else find_text(comment, "text", "comment")
+        opinion.comments += filter(None, [text])
+    opinion.aside |= {"relations": row["relations"]} if row.get("relations") else {}
+    return [opinion]
+
+
+def _parse_entity(value: Any) -> Mark:
+    if isinstance(value, dict):
+        start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
+        label = value.get("label")
+    else:
+        start, end, label = value
+    return Mark.parse({"start": start, "end": end, "label": label})
 
 
 # Argilla 2, nested or flat (as in its data sets on the hub): the answers of each person. The text
@@ -512,10 +438,10 @@ def _read_argilla(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
             for _ in value:
                 opinion.count_misplaced(target)
     yield from people.values()
-    yield from (skipped_opinion(id, f"answers with the status {status!r}") for status in skipped)
+    yield from (skipped_opinion(f"answers with the status {status!r}") for status in skipped)
     if not answers:
         reason = "with suggestions alone" if row.get("suggestions") else "that nobody answered"
-        yield skipped_opinion(id, f"records {reason}")
+        yield skipped_opinion(f"records {reason}")
 
 
 def _argilla_names(path: Path, rows: Sequence[Row]) -> Names:
@@ -597,10 +523,10 @@ def _read_task(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or []
     used = [entry for entry in annotations if not entry.get("was_cancelled")]
-    yield from (skipped_opinion(id, "annotations that were cancelled") for _ in annotations[len(used) :])
-    yield from (skipped_opinion(id, "predictions of a model") for _ in row.get("predictions") or ())
+    yield from (skipped_opinion("annotations that were cancelled") for _ in annotations[len(used) :])
+    yield from (skipped_opinion("predictions of a model") for _ in row.get("predictions") or ())
     if not annotations and not row.get("predictions"):
-        yield skipped_opinion(id, "tasks without an annotation")
+        yield skipped_opinion("tasks without an annotation")
     for number, annotation in enumerate(used, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
         opinion = _annotation(id, data, results, annotation.get("completed_by"), names)
@@ -796,6 +722,14 @@ def _studio_configuration(view: ElementTree.Element, source: str) -> Names:
 IMPORTERS = (
     Importer("label_studio", _read_studio, accepts=_is_studio, names=_studio_names, counting=BROWSER),
     Importer("argilla", _read_argilla, accepts=_is_argilla, names=_argilla_names),
-    *(tool.importer() for tool in TOOLS),
+    Importer(
+        "langsmith",
+        partial(_read_answers, LANGSMITH),
+        accepts=lambda row: isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list),
+    ),
+    Importer("langfuse", _read_langfuse, accepts=_is_langfuse, counting=BROWSER),
+    Importer("phoenix", _read_phoenix, frozenset(_PHOENIX_KEYS)),
+    Importer("prodigy", _read_prodigy, accepts=_is_prodigy, names=_prodigy_names, counting=CODE_POINTS),
+    Importer("doccano", _read_doccano, accepts=_is_doccano),
 )
 """In the order in which a row is tried."""

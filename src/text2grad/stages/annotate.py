@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from text2grad.chat.journal import FAILURE_STATES, STATES
 from text2grad.config import Config
 from text2grad.critics.program import outcome_counts
 from text2grad.data.records import write_feedback
-from text2grad.data.responses import Item, Items, check_items, read_items
+from text2grad.data.responses import Item, check_items, read_items
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Example, Failure, Feedback, get_judgements
+from text2grad.feedback import Critic, Example, Feedback, get_judgements
 from text2grad.jsonl import refuse_folder
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
@@ -28,9 +28,6 @@ from text2grad.stages.critics import CriticFactory, critic_factory, prompt_name
 from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad.tasks.base import Task, feedback_split, get_environment_factory
-
-CHUNK_SIZE = 8192
-"""The number of items in a call of a critic, which bounds the judgements held in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +45,6 @@ class JudgedSummary(Summary):
     mean_score: float
     outcomes: Mapping[str, int] | None = None
     out: str
-
-
-@dataclass
-class Tally:
-    """Running counts of written records."""
-
-    ended: Counter[str] = field(default_factory=Counter)
-    scores: list[float] = field(default_factory=list)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    spans: int = 0
-    unchanged: int = 0
-
-    def count(self, records: Iterable[Feedback]) -> Iterator[Feedback]:
-        """Count records while yielding them."""
-        for record in records:
-            judgement = record.judgement()
-            self.ended[FAILURE_STATES[judgement.kind] if isinstance(judgement, Failure) else "ok"] += 1
-            self.scores += [record.score] if record.score is not None else []
-            self.outcomes.update(outcome_counts([record]))
-            self.spans += len(record.spans)
-            yield record
 
 
 def run_annotate(
@@ -115,12 +91,9 @@ def annotate_file(
 ) -> Summary:
     """Have the responses in a file judged by a paid job, or by the critic of the factory."""
     write = factory.run.turn_writer()
-
-    def items() -> Iterator[Item]:
-        return islice(read_items(responses, options.anchor, write, options.sheet), options.limit)
-
+    items = list(islice(read_items(responses, options.anchor, write, options.sheet), options.limit))
     refuse_invalid(items)
-    if options.anchor and not any(item.comment for item in items()):
+    if options.anchor and not any(item.comment for item in items):
         problem = f"no comment of a person in {responses} lacks marked words"
         raise UserError(problem, "remove --anchor to judge the responses")
     if job is not None:
@@ -129,37 +102,36 @@ def annotate_file(
         from text2grad.stages.training import prepare
 
         prepare(config)
-    admitted: Items = items
     if factory.kind == "program":
         warn_without_reference(items)
-        admitted = _admitted_items(factory, items)
+        items = _admitted_items(factory, items)
     with factory.open() as critic:
-        return make_summary(target, criticise(critic, admitted, target))
+        return make_summary(target, *criticise(critic, items, target))
 
 
-def _admitted_items(factory: CriticFactory, items: Items) -> Items:
+def _admitted_items(factory: CriticFactory, items: Sequence[Item]) -> list[Item]:
     """Return the responses to tasks whose tests may judge a program."""
 
     def key(example: Example) -> tuple[str, ...]:  # responses with different ids may share a task
         return tuple(map(str, (example.meta.get("tests"), example.meta.get("entry_point"), example.reference)))
 
-    tasks = {key(item.example): item.example for item in items()}
+    tasks = {key(item.example): item.example for item in items}
     keys = set(map(key, factory.admitted(list(tasks.values()))))
-    return lambda: (item for item in items() if key(item.example) in keys)
+    return [item for item in items if key(item.example) in keys]
 
 
-def refuse_invalid(items: Items) -> None:
+def refuse_invalid(items: Sequence[Item]) -> None:
     """Refuse invalid items before any is judged, and a job without items."""
-    if not check_items(items()):
+    check_items(items)
+    if not items:
         raise UserError("there are no responses to judge", "check the file")
 
 
-def warn_without_reference(items: Items) -> None:
+def warn_without_reference(items: Sequence[Item]) -> None:
     """Warn about programs without a reference solution to compare with."""
-    has_reference = [bool(item.example.reference) for item in items()]
-    if missing := has_reference.count(False):
+    if missing := sum(not item.example.reference for item in items):
         print(
-            f"{missing} of {len(has_reference)} programs have no reference solution: faults are located by tests"
+            f"{missing} of {len(items)} programs have no reference solution: faults are located by tests"
             " alone (a column reference locates them more precisely)",
             file=sys.stderr,
         )
@@ -185,18 +157,18 @@ def annotate_samples(
         if job is None:
             assert critic is not None
             write_settings(config, config.run.folder)
-            tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+            judged = criticise(critic, items, target, replaces=critic.source.kind)
             heldout_target = target.with_name(HELDOUT_FEEDBACK)
-            heldout_tally = criticise(critic, lambda: heldout_items, heldout_target, replaces=critic.source.kind)
-            return make_summary(target, tally, heldout_tally)
-    refuse_invalid(lambda: items)
+            heldout_records, _ = criticise(critic, heldout_items, heldout_target, replaces=critic.source.kind)
+            return make_summary(target, *judged, heldout_records)
+    refuse_invalid(items)
     check_items(heldout_items)
     if options.plan:
-        return job.plan(lambda: [*items, *heldout_items], target)
+        return job.plan([*items, *heldout_items], target)
     write_settings(config, config.run.folder)
     if settings.run_tests and not options.anchor:
         items, heldout_items = tested_items(factory.runner, items), tested_items(factory.runner, heldout_items)
-    return job.annotate_both(items, heldout_items, target)
+    return job.annotate(items, target, heldout_items)
 
 
 def _responses(
@@ -231,34 +203,37 @@ def _responses(
     return [part[: options.limit] for part in parts]
 
 
-def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
-    """Have a critic judge all items, and write the records; `replaces` as in `write_feedback`."""
-    tally = Tally()
-    _, tally.unchanged = write_feedback(target, tally.count(_judge(critic, items())), replaces)
-    return tally
+def criticise(
+    critic: Critic, items: Sequence[Item], target: Path, replaces: str = ""
+) -> tuple[list[Feedback], int]:
+    """Have a critic judge all items, and write the records; see `write_feedback`.
+
+    Returns:
+        The records, and the number of others that stay in the file.
+    """
+    judgements = get_judgements(critic, [item.example for item in items], [item.response for item in items])
+    records = [
+        Feedback.of(item.example, item.response, judgement, critic.source)
+        for item, judgement in zip(items, judgements, strict=True)
+    ]
+    return records, write_feedback(target, records, replaces)
 
 
-def _judge(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK_SIZE)):
-        judgements = get_judgements(critic, [item.example for item in chunk], [item.response for item in chunk])
-        for item, judgement in zip(chunk, judgements, strict=True):
-            yield Feedback.of(item.example, item.response, judgement, critic.source)
-
-
-def make_summary(out: Path, tally: Tally, heldout: Tally | None = None) -> JudgedSummary:
+def make_summary(
+    out: Path, records: Sequence[Feedback], unchanged: int, heldout: Sequence[Feedback] | None = None
+) -> JudgedSummary:
     """Return the summary of the stage; its counts include judgements of held-out prompts."""
-    extra = heldout or Tally()
-    ended, outcomes = tally.ended + extra.ended, tally.outcomes + extra.outcomes
+    judged = [*records, *(heldout or ())]
+    ended = Counter(FAILURE_STATES[record.error.kind] if record.error else "ok" for record in judged)
     return JudgedSummary(
-        requested=ended.total(),
+        requested=len(judged),
         ended={state: ended[state] for state in STATES},
-        records=tally.ended.total(),
-        heldout_records=heldout.ended.total() if heldout else None,
-        kept_records=tally.unchanged,
-        spans=tally.spans,
-        failed_records=ended.total() - ended["ok"],
-        mean_score=mean(tally.scores),
-        outcomes=dict(outcomes.most_common()) or None,
+        records=len(records),
+        heldout_records=None if heldout is None else len(heldout),
+        kept_records=unchanged,
+        spans=sum(len(record.spans) for record in records),
+        failed_records=len(judged) - ended["ok"],
+        mean_score=mean([record.score for record in records if record.score is not None]),
+        outcomes=outcome_counts(judged) or None,
         out=str(out),
     )

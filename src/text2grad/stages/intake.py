@@ -42,29 +42,17 @@ class ImportSummary(Summary):
     exit_code: int | None = None
 
 
-def run_import(
-    config: Config,
-    source: Path,
-    kind: str,
-    out: Path | None,
-    names: Sequence[str] = (),
-    scales: Sequence[str] = (),
-    no_prompt: bool = False,
-    sheet: str = "",
-    skip: bool = False,
-) -> ImportSummary:
+def run_import(config: Config, source: Path, kind: str, out: Path | None, **options: Any) -> ImportSummary:
     """Add people's feedback to the run's records, or to the file `out`.
 
-    `names`, `scales`, `no_prompt`, `sheet` and `skip` are arguments of
-    `data.records.import_feedback`. Without `out`, the figures of each data set are also written to
-    `evaluation/import_<data set>.json`, for the report.
+    `options` are further arguments of `data.records.import_feedback`. Without `out`, the figures of
+    each data set are also written to `evaluation/import_<data set>.json`, for the report.
     """
     from text2grad.data.records import import_feedback
 
     run = RunFolder.of(config)
-    write = run.turn_writer()
-    characters = config.task.context_characters
-    imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet, skip)
+    characters, write = config.task.context_characters, run.turn_writer()
+    imported = import_feedback(source, kind, characters, write=write, **options)
     return store_import(run, imported, out)
 
 

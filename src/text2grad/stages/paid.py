@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from text2grad.chat.batch import read_answers, run_batch, write_requests
-from text2grad.chat.client import OpenAIChat
-from text2grad.chat.journal import STATES
+from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.critics.canaries import canaries_path, canary_items
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.data.records import write_feedback
-from text2grad.data.responses import Item, Items
+from text2grad.data.responses import Item
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, reading
@@ -77,24 +77,6 @@ class PaidSummary(Summary):
     out: str
     exit_code: int
 
-    @property
-    def spent(self) -> float:
-        """The USD used of the job's budget, including requests that may cost without an answer."""
-        return (self.tally["usd"] or 0.0) + (self.tally["usd_without_answer"] or 0.0)
-
-    def with_heldout(self, other: PaidSummary) -> PaidSummary:
-        """Add the summary of the job for held-out prompts; `usd_without_answer` is not added."""
-        names = (*STATES, "requested", "pending", "usd")
-        pairs = {name: (self.tally[name], other.tally[name]) for name in names}
-        sums = {name: None if a is None or b is None else a + b for name, (a, b) in pairs.items()}
-        return replace(
-            self,
-            tally={**self.tally, **sums},
-            heldout_records=other.records,
-            sent=self.sent + other.sent,
-            exit_code=max(self.exit_code, other.exit_code),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSummary(Summary):
@@ -130,75 +112,40 @@ class PaidJob:
     prompt: str
     options: AnnotateOptions
 
-    def annotate(self, items: Items, target: Path) -> PaidSummary:
+    def annotate(self, items: Sequence[Item], target: Path, heldout: Sequence[Item] = ()) -> PaidSummary:
         """Have every item judged once, and write the records to `target`.
 
-        Answers are first written to the journal `<target>.journal`. Whatever happens, they are
-        kept, and the same command asks only the remaining questions. The summary's `exit_code` is 3
-        if some questions failed, 4 if the budget is spent, 75 if a batch is pending.
+        Records of the `heldout` items are written to another file in the same folder. Answers are
+        first written to the journal `<target>.journal`. Whatever happens, they are kept, and the
+        same command asks only the remaining questions. The summary's `exit_code` is 3 if some
+        questions failed, 4 if the budget is spent, 75 if a batch is pending.
 
         Raises:
             UserError: every question would fail.
         """
-        if not self.options.with_canaries:
-            return self._annotate(items, target)
-        canaries = self._judge_canaries(target)
-        return self._after(canaries.pop("canaries_spent"))._annotate(items, target, canaries)
-
-    def annotate_both(self, train: Sequence[Item], heldout: Sequence[Item], target: Path) -> PaidSummary:
-        """Have the training and held-out parts of a run judged within one budget.
-
-        Records of held-out prompts are written to the folder of `target`.
-        """
-        summary = self.annotate(lambda: train, target)
-        if not heldout:
-            return summary
-        job = self._after(summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
-        heldout_target = target.with_name(HELDOUT_FEEDBACK)
-        return summary.with_heldout(job._annotate(lambda: heldout, heldout_target, add_requests=True))
-
-    def plan(self, items: Items, target: Path) -> PlanSummary:
-        """Return the cost of the remaining questions, without sending or writing anything."""
-        journal = journal_of(target)
-        stored = journal if journal.is_file() and self.options.resume else None
-        with self._with_budget(None)._chat(stored) as chat:
-            critic = prompted_critic(chat, self.prompt, use_evidence=True)
-            records = sum(1 for item in items() if self._is_question(item))
-            return PlanSummary(records=records, cost=chat.plan(self._questions(critic, items)))
-
-    def _is_question(self, item: Item) -> bool:
-        """True if the critic is asked about the item; with `--anchor`, if a comment needs marks."""
-        return bool(item.comment) or not self.options.anchor
-
-    def _questions(self, critic: PromptedCritic, items: Items) -> Iterator[Question]:
-        return (critic.question(item.example, item.response) for item in items() if self._is_question(item))
-
-    def _records(self, critic: PromptedCritic, items: Items) -> Iterator[Feedback]:
-        """Yield a record per answer so far, in the order of the items; others stay unchanged."""
-        for item in items():
-            records = list(critic.feedback([(item.example, item.response)])) if self._is_question(item) else []
-            yield from map(item.with_spans, records)
-            if item.original is not None and not records:
-                yield item.original
-
-    def _annotate(
-        self, items: Items, target: Path, canaries: Mapping[str, Any] | None = None, add_requests: bool = False
-    ) -> PaidSummary:
-        """Annotate without canaries; with `add_requests`, append to the file of requests."""
+        canaries = self._judge_canaries(target) if self.options.with_canaries else {}
+        spent, budget = canaries.pop("canaries_spent", 0.0), self.endpoint.budget_usd
+        if budget is not None:
+            budget = max(0.0, budget - spent)
         journal = journal_of(target)
         if not self.options.resume:
             _set_aside(journal)
-        with self._chat(journal) as chat:
+        with self._chat(journal, budget) as chat:
             critic = prompted_critic(chat, self.prompt, use_evidence=True)
+            questions = partial(self._questions, critic, [*items, *heldout])
             try:
-                done = self._ask(chat, critic, items, add_requests)
+                done = self._ask(chat, critic, questions)
             finally:
-                count, _ = write_feedback(target, self._records(critic, items))
-            tally = chat.tally(self._questions(critic, items))
+                records, heldout_records = self._records(critic, items), self._records(critic, heldout)
+                write_feedback(target, records)
+                if heldout:
+                    write_feedback(target.with_name(HELDOUT_FEEDBACK), heldout_records)
+            tally = chat.tally(questions())
             return PaidSummary(
                 tally=tally,
-                canaries=canaries or {},
-                records=count,
+                canaries=canaries,
+                records=len(records),
+                heldout_records=len(heldout_records) if heldout else None,
                 sent=chat.asker.sent,
                 left_out=sorted(chat.asker.questioner.refused),
                 price=chat.price_status,
@@ -207,18 +154,37 @@ class PaidJob:
                 exit_code=_exit_code(chat, tally, done),
             )
 
-    def _ask(self, chat: OpenAIChat, critic: PromptedCritic, items: Items, add_requests: bool) -> bool:
+    def plan(self, items: Sequence[Item], target: Path) -> PlanSummary:
+        """Return the cost of the remaining questions, without sending or writing anything."""
+        journal = journal_of(target)
+        stored = journal if journal.is_file() and self.options.resume else None
+        with self._chat(stored, None) as chat:
+            critic = prompted_critic(chat, self.prompt, use_evidence=True)
+            count = sum(map(self._is_question, items))
+            return PlanSummary(records=count, cost=chat.plan(self._questions(critic, items)))
+
+    def _is_question(self, item: Item) -> bool:
+        """True if the critic is asked about the item; with `--anchor`, if a comment needs marks."""
+        return bool(item.comment) or not self.options.anchor
+
+    def _questions(self, critic: PromptedCritic, items: Sequence[Item]) -> Iterator[Question]:
+        return (critic.question(item.example, item.response) for item in items if self._is_question(item))
+
+    def _records(self, critic: PromptedCritic, items: Sequence[Item]) -> list[Feedback]:
+        """Return a record per answer so far, in the order of the items; others stay unchanged."""
+        records: list[Feedback] = []
+        for item in items:
+            answered = list(critic.feedback([(item.example, item.response)])) if self._is_question(item) else []
+            records += map(item.with_spans, answered)
+            records += [item.original] if item.original is not None and not answered else []
+        return records
+
+    def _ask(self, chat: OpenAIChat, critic: PromptedCritic, questions: Questions) -> bool:
         """Ask the questions as the options require; return False while answers are pending."""
         options = self.options
-
-        def questions() -> Iterator[Question]:
-            return self._questions(critic, items)
-
         if options.requests is not None:
-            count = write_requests(chat, questions, options.requests, add=add_requests)
-            more = " more" if add_requests else ""
-            line = f"{count}{more} requests written to {options.requests}: run them, then use --read-answers FILE"
-            _print_status(line)
+            count = write_requests(chat, questions, options.requests)
+            _print_status(f"{count} requests written to {options.requests}: run them, then use --read-answers FILE")
             return not count
         if options.answers is not None:
             with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
@@ -229,17 +195,9 @@ class PaidJob:
         chat.settle(questions(), critic.verdict)
         return True
 
-    def _chat(self, journal: Path | None) -> OpenAIChat:
-        options = self.options
-        return OpenAIChat(self.endpoint, journal, again=options.again, asks=options.asks, progress=True)
-
-    def _with_budget(self, usd: float | None) -> PaidJob:
-        return replace(self, endpoint=self.endpoint.model_copy(update={"budget_usd": usd}))
-
-    def _after(self, spent: float) -> PaidJob:
-        """Return the job with the remaining budget."""
-        budget = self.endpoint.budget_usd
-        return self if budget is None else self._with_budget(max(0.0, budget - spent))
+    def _chat(self, journal: Path | None, budget: float | None) -> OpenAIChat:
+        endpoint = self.endpoint.model_copy(update={"budget_usd": budget})
+        return OpenAIChat(endpoint, journal, again=self.options.again, asks=self.options.asks, progress=True)
 
     def _judge_canaries(self, target: Path) -> dict[str, Any]:
         """Have the canaries judged, and return their counts and cost for the summary.
@@ -253,12 +211,12 @@ class PaidJob:
         pairs = canary_items(self.prompt.rpartition(":")[2], self.options.anchor)
         canaries = [Item(*pair) for pair in pairs]
         path, options = canaries_path(target), self.options
-        job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again))
-        summary = job._annotate(lambda: canaries, path)
+        job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again, canaries=False))
+        tally = job.annotate(canaries, path).tally
         figures = measure((), read_jsonl(path, Feedback))
         moved, judgements = figures["canaries_moved"], figures["canaries"]
         cure = f"read {path}; try another model or prompt, or --no-canaries"
-        unreadable, misjudged = not judgements and not summary.tally["pending"], moved > MOST_MOVED * judgements
+        unreadable, misjudged = not judgements and not tally["pending"], moved > MOST_MOVED * judgements
         if unreadable or misjudged:
             _set_aside(journal_of(path))
         if unreadable:
@@ -273,8 +231,8 @@ class PaidJob:
         return {
             "canaries": judgements,
             "canaries_moved": moved,
-            "canaries_usd": summary.tally["usd"],
-            "canaries_spent": summary.spent,
+            "canaries_usd": tally["usd"],
+            "canaries_spent": (tally["usd"] or 0.0) + (tally["usd_without_answer"] or 0.0),
             "canaries_out": str(path),
         }
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -55,6 +55,7 @@ from text2grad.page.signs import loss_advice
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import find_origin
 from text2grad.policy.load import choose_device
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import RunFolder, write_atomically, write_json
@@ -93,22 +94,8 @@ def write_settings(config: Config, folder: Path) -> None:
         (folder / MODEL_NOTE).unlink(missing_ok=True)
 
 
-class PolicyLike(Protocol):
-    """A policy to derive settings from: loaded, or a skeleton of one that only an engine loads."""
-
-    @property
-    def model(self) -> Any:
-        """The model."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer."""
-
-    @property
-    def device(self) -> Any:
-        """The model's device."""
-
-
+PolicyLike = Policy | verl.Skeleton
+"""A policy to derive settings from: loaded, or a skeleton of one that only an engine loads."""
 DERIVED_FILE = "derived.json"
 DIGEST = "sha256"
 DERIVE_AGAIN = "remove it to derive the settings again"

@@ -268,7 +268,7 @@ def test_a_long_request_is_split_and_only_what_fits_nowhere_fails(monkeypatch: p
         judgements = asked(ServedCritic(url), *responses)
     texts = [item.text if isinstance(item, Critique) else item.kind for item in judgements]
     assert texts == ["aaa", "bbb", "ccc", "unsupported", "eee", "fff", "ggg", "hhh"]
-    assert [len(batch) for batch in critic.asked] == [2, 1, 3, 1]
+    assert [len(batch) for batch in critic.asked] == [1, 1, 1, 2, 2]
 
 
 def test_an_example_that_json_cannot_hold_is_named(address: str) -> None:

@@ -22,7 +22,7 @@ COMPLETIONS = {"instruction": "Why?", "completions": [{"model": "m", "response":
 
 def read(path: Path) -> list[Item]:
     found = list(read_items(path))
-    assert check_items(found, 100) == len(found)
+    check_items(found)
     return found
 
 

@@ -15,7 +15,7 @@ from human_run import Trained
 from text2grad import wire
 from text2grad.config import Config, RewardModelSettings, load_config
 from text2grad.critics.prompted import CUT
-from text2grad.data.records import other_feedback
+from text2grad.data.records import write_feedback
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, Span
 from text2grad.jsonl import read_jsonl, write_jsonl
@@ -313,6 +313,7 @@ def test_annotating_keeps_what_others_said_and_replaces_its_own(imported: Config
     people = feedback(imported)
     program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
     write_jsonl(path, [*people, program])
-    assert list(other_feedback(path, "program")) == people
-    assert list(other_feedback(path, "human")) == [program]
-    assert list(other_feedback(path.with_name("none.jsonl"), "human")) == []
+    changed = program.model_copy(update={"id": "q"})
+    assert write_feedback(path, [changed], replaces="program") == len(people)
+    assert list(read_jsonl(path, Feedback)) == [*people, changed]
+    assert write_feedback(path.with_name("none.jsonl"), []) == 0 and not path.with_name("none.jsonl").exists()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from text2grad.config import Config
-from text2grad.data.responses import Item, item_of_record
+from text2grad.data.responses import item_of_record
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
 from text2grad.stages.critics import prompt_name
@@ -32,10 +32,7 @@ def anchor_comments(
     target = config.run.folder / ANCHORED
     endpoint = config.critic.prompted.model_copy(update={"model": model})
     job = PaidJob(endpoint, prompt_name(endpoint, config.task), AnnotateOptions(anchor=True))
-
-    def items() -> Iterator[Item]:
-        return (item_of_record(record, anchor=True) for record in records)
-
+    items = [item_of_record(record, anchor=True) for record in records]
     plan = job.plan(items, target)
     if not plan.records:
         return list(records)
