@@ -44,7 +44,8 @@ from text2grad.feedback import Message  # noqa: E402
 from text2grad.policy.load import load_policy  # noqa: E402
 from text2grad.policy.local_chat import LocalChat  # noqa: E402
 from text2grad.policy.settings import GenerationSettings, PolicySettings  # noqa: E402
-from text2grad.stages.improve import ImproveOptions, read_source, run_improve  # noqa: E402
+from text2grad.stages.improve.run import run_improve  # noqa: E402
+from text2grad.stages.improve.source import ImproveOptions, read_source  # noqa: E402
 from workbook_files import write_ods, write_xlsx  # noqa: E402
 
 FIELDS = ("prompt", "response", "critique", "score", "corrected", "annotator")

@@ -77,7 +77,9 @@ class Improve(Stage, ConfiguredCommand):
     )
 
     def work(self) -> Work:
-        from text2grad.stages.improve import ImproveOptions, roll_back, run_improve, run_inbox
+        from text2grad.stages.improve.inbox import roll_back, run_inbox
+        from text2grad.stages.improve.run import run_improve
+        from text2grad.stages.improve.source import ImproveOptions
 
         if (self.source is None) == (self.inbox is None):
             raise UsageError("improve takes either a file or an inbox", "give FILE, or --inbox FOLDER")

@@ -37,7 +37,6 @@ from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import RunFolder, read_choice, read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.training import (
-    TrainingRun,
     TrainingStage,
     facts_of_pairs,
     facts_of_prompts,
@@ -195,16 +194,16 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         )
         prompt_tokens, has_environment = max(map(len, prompts)), get_environment_factory(task) is not None
         verl.refuse_unfit(verl_job(config, stage, prompt_tokens, has_environment))
-        settings = stage.finalise(policy, facts_of_prompts(policy, examples)).config
-        job = verl_job(settings, stage, prompt_tokens, has_environment)
+        stage = stage.finalise(policy, facts_of_prompts(policy, examples))
+        job = verl_job(stage.config, stage, prompt_tokens, has_environment)
         verl.refuse_unfit(job)
         if plan:
             verl.write_inputs(job, examples)
             print(verl.plan(job, python))
         else:
-            with TrainingRun(stage, settings).begin():
+            with stage.begin():
                 verl.train(job, examples, python, resume)
-    return TrainSummary(steps=settings.ppo.steps, out=str(stage.folder / "policy"))
+    return TrainSummary(steps=stage.config.ppo.steps, out=str(stage.folder / "policy"))
 
 
 def verl_job(config: Config, stage: TrainingStage, prompt_tokens: int, has_environment: bool) -> verl.Job:

@@ -105,7 +105,7 @@ MOST_COUNTED = 64
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A training command before its settings are final.
+    """A training command, which can begin once its settings are final.
 
     `folder` is where the command writes. Policies named by the user (`ppo/<name>`) have their
     settings in that folder; other models (`sft`, `reward_model`, ...) use the run's settings file.
@@ -152,8 +152,8 @@ class TrainingStage:
         """True if the run may have several such policies, each with a name."""
         return self.folder.parent.name == "ppo"
 
-    def finalise(self, policy: PolicyLike | None = None, data: DataFacts | None = None) -> TrainingRun:
-        """Give every unset setting a value derived from the model and the data.
+    def finalise(self, policy: PolicyLike | None = None, data: DataFacts | None = None) -> TrainingStage:
+        """Return the stage with a value for every unset setting, derived from model and data.
 
         Values derived for SFT and `train-reward` are included, so that the run's settings are
         complete. Nothing is derived for the tiny model, whose preset sets everything, nor for a
@@ -168,7 +168,7 @@ class TrainingStage:
             values = self._derived_by_other_stages(self.kind) | self._derived(self.kind, policy, data)
         if self.is_named:  # other models continue from the random state that initialised their adapters
             seed_everything(self.config.run.seed)
-        return TrainingRun(self, with_values(self.config, values))
+        return replace(self, config=with_values(self.config, values))
 
     def _derived_by_other_stages(self, kind: Stage) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -196,6 +196,45 @@ class TrainingStage:
             print(f"derived settings: {reasons}", file=sys.stderr)
             print(f"  written to {file}; override one with --{next(iter(derived))} VALUE", file=sys.stderr)
         return {key: item.value for key, item in derived.items()}
+
+    @contextmanager
+    def begin(
+        self,
+        start: PolicySettings | None = None,
+        inputs: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+        choice: PolicySelector | None = None,
+    ) -> Iterator[RunOptions]:
+        """Write missing settings files, train inside, and write the settings again at the end.
+
+        A named policy also writes the settings of the run, if these are missing.
+
+        Args:
+            start: the settings of the model in training, if not `policy`.
+            inputs: other inputs of the run; it does not resume if they have changed.
+            on_step: called after every step.
+            choice: selects the policy that is written at the end.
+        """
+        run = self.config.run
+        settings_folder = self.folder if self.is_named else run.folder
+        if run.threads is None:
+            warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
+        for folder in dict.fromkeys((run.folder, settings_folder)):
+            if self.is_main_process and not (folder / "config.yaml").exists():
+                write_settings(self.config, folder)
+        yield RunOptions(
+            folder=self.folder,
+            title=self.title,
+            seed=run.seed,
+            resume=self.resume,
+            inputs={**flatten(run=run, policy=start or self.config.policy), **(inputs or {})},
+            on_step=on_step,
+            loggers=run.loggers,
+            course=self.config.training,
+            selector=choice,
+        )
+        if self.is_main_process:
+            write_settings(self.config, settings_folder)
 
 
 def _read_derived(file: Path, source: Mapping[str, Any], config: Config) -> dict[str, DerivedValue] | None:
@@ -226,53 +265,6 @@ def _read_derived(file: Path, source: Mapping[str, Any], config: Config) -> dict
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hash_texts([to_json(content, sort_keys=True)])
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A training command that can begin. `config` is final."""
-
-    stage: TrainingStage
-    config: Config
-
-    @contextmanager
-    def begin(
-        self,
-        start: PolicySettings | None = None,
-        inputs: Mapping[str, str] | None = None,
-        on_step: OnStep | None = None,
-        choice: PolicySelector | None = None,
-    ) -> Iterator[RunOptions]:
-        """Write missing settings files, train inside, and write the settings again at the end.
-
-        A named policy also writes the settings of the run, if these are missing.
-
-        Args:
-            start: the settings of the model in training, if not `policy`.
-            inputs: other inputs of the run; it does not resume if they have changed.
-            on_step: called after every step.
-            choice: selects the policy that is written at the end.
-        """
-        stage, run = self.stage, self.config.run
-        settings_folder = stage.folder if stage.is_named else run.folder
-        if run.threads is None:
-            warn_once(f"run.threads {torch.get_num_threads()} ({derive_threads()[1]})")
-        for folder in dict.fromkeys((run.folder, settings_folder)):
-            if stage.is_main_process and not (folder / "config.yaml").exists():
-                write_settings(self.config, folder)
-        yield RunOptions(
-            folder=stage.folder,
-            title=stage.title,
-            seed=run.seed,
-            resume=stage.resume,
-            inputs={**flatten(run=run, policy=start or self.config.policy), **(inputs or {})},
-            on_step=on_step,
-            loggers=run.loggers,
-            course=self.config.training,
-            selector=choice,
-        )
-        if stage.is_main_process:
-            write_settings(self.config, settings_folder)
 
 
 def prepare_training(

@@ -15,9 +15,12 @@ from text2grad.config import Config
 from text2grad.errors import UsageError, UserError, warn_once
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.stages.improve import ImproveOptions, Source, describe, make_plan, read_source, run_improve, verdict
 from text2grad.stages.improve import plan as plans
 from text2grad.stages.improve import run as runs
+from text2grad.stages.improve import verdict
+from text2grad.stages.improve.plan import make_plan
+from text2grad.stages.improve.run import run_improve
+from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
 from workbook_files import write_xlsx
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
@@ -231,7 +234,7 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "On 5 held-out prompts the new model is not better beyond chance" in page
     trained = {record.prompt[0].content for record in read_jsonl(run / "feedback.jsonl", Feedback)}
-    heldout = [json.loads(line)["prompt"] for line in (run / "heldout.jsonl").read_text().splitlines()]
+    heldout = [json.loads(line)["prompt"][0]["content"] for line in (run / "heldout.jsonl").read_text().splitlines()]
     assert set(heldout) <= trained and len(heldout) == 5
 
     # The same command again trains nothing, and a better policy is kept.

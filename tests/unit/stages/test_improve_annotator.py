@@ -14,7 +14,9 @@ from human_data import small_config
 from text2grad.config import Config
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl
-from text2grad.stages.improve import ImproveOptions, run_improve, run_inbox
+from text2grad.stages.improve.inbox import run_inbox
+from text2grad.stages.improve.run import run_improve
+from text2grad.stages.improve.source import ImproveOptions
 from workbook_files import write_xlsx
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")

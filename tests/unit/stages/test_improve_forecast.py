@@ -30,7 +30,7 @@ class Clock:
 
     def finish(self, forecast: Forecast, step: str, seconds: float) -> str:
         self.now += seconds
-        forecast.finish(step, seconds)
+        forecast.finish(step)
         return self._capsys.readouterr().err
 
 
@@ -57,15 +57,10 @@ def test_two_updates_are_needed(clock: Clock) -> None:
     assert clock.update(Forecast(EXPECTED), "sft", 2, 60.0) == ""
 
 
-def test_a_finished_step_corrects_the_others(clock: Clock) -> None:
-    printed = clock.finish(Forecast(EXPECTED), "sft", 10 * MINUTE)
-    assert "about 20 minutes in all, 10 minutes left" in printed
-
-
 def test_a_step_of_an_earlier_process_does_not_count(clock: Clock) -> None:
     forecast = Forecast(EXPECTED)
-    forecast.skip("sft")
-    assert clock.finish(forecast, "evaluate base", 2 * MINUTE) == ""
+    forecast.finish("evaluate base", earlier=True)
+    assert clock.update(forecast, "sft", 20, 6.0) == ""
 
 
 def test_a_short_run_is_not_corrected(clock: Clock) -> None:

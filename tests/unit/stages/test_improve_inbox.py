@@ -14,7 +14,9 @@ from human_data import small_config
 from text2grad.cli import main
 from text2grad.config import Config
 from text2grad.errors import UserError
-from text2grad.stages.improve import ImproveOptions, InboxSummary, roll_back, run_inbox, verdict
+from text2grad.stages.improve import verdict
+from text2grad.stages.improve.inbox import InboxSummary, roll_back, run_inbox
+from text2grad.stages.improve.source import ImproveOptions
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")
 SHOP = shop_rows(ENGLISH, 60)

@@ -13,7 +13,9 @@ from chat_server import KEY, ChatServer, Reply, last_message, said, servers_of
 from feedback_files import ENGLISH, shop_rows
 from human_data import small_config
 from text2grad.config import Config
-from text2grad.stages.improve import ImproveOptions, ImproveSummary, run_improve, verdict
+from text2grad.stages.improve import verdict
+from text2grad.stages.improve.run import ImproveSummary, run_improve
+from text2grad.stages.improve.source import ImproveOptions
 from workbook_files import write_xlsx
 
 QUICK = ("--sft.epochs", "1", "--offline.epochs", "1", "--generation.max_new_tokens", "8")

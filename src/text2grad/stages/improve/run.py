@@ -17,7 +17,7 @@ from text2grad.config.estimate import Estimate, estimate
 from text2grad.data.records import merge_feedback
 from text2grad.errors import UsageError
 from text2grad.eval.improvement import Comparison
-from text2grad.feedback import Example, Feedback
+from text2grad.feedback import Feedback
 from text2grad.json_text import record_json, to_json
 from text2grad.jsonl import write_jsonl
 from text2grad.stages import Summary
@@ -179,7 +179,8 @@ def train(
     run = RunFolder.of(config)
     write_atomically(run.path / SETTINGS, dump_config(config, only_set=True))
     for name, examples in ((QUESTIONS, plan.training), (HELDOUT, plan.heldout)):
-        write_atomically(run.path / name, "".join(f"{to_json(_question_row(example))}\n" for example in examples))
+        rows = [example.model_dump(mode="json", include={"id", "prompt", "reference"}) for example in examples]
+        write_atomically(run.path / name, "".join(f"{to_json(row)}\n" for row in rows))
     steps.save()
     write_feedback()
     with_config = ["--config", str(run.path / SETTINGS)]
@@ -231,12 +232,6 @@ def _write_feedback(config: Config, source: Source, records: Sequence[Feedback],
 def identity(records: Sequence[Feedback], config: Config) -> str:
     """Return a digest of feedback and settings, which change what a run trains."""
     return digest("\n".join([*map(record_json, records), dump_config(config, only_set=True)])).hex()[:16]
-
-
-def _question_row(example: Example) -> dict[str, Any]:
-    turns = [message.model_dump() for message in example.prompt]
-    prompt = turns[0]["content"] if len(turns) == 1 and turns[0]["role"] == "user" else turns
-    return {"id": example.id, "prompt": prompt, "reference": example.reference}
 
 
 def describe_verdict(comparison: Comparison, best: str) -> str:

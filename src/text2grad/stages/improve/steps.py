@@ -52,14 +52,13 @@ class Steps:
         print(f"$ {shlex.join(['text2grad', *command])}", file=sys.stderr, flush=True)
         if name in self.state["seconds"]:
             print(f"  finished earlier, in {self.state['seconds'][name]:.0f} s", file=sys.stderr)
-            self.forecast.skip(name)
+            self.forecast.finish(name, earlier=True)
             return
         started = time.perf_counter()
         work()
-        seconds = time.perf_counter() - started
-        self.state["seconds"][name] = round(seconds, 1)
+        self.state["seconds"][name] = round(time.perf_counter() - started, 1)
         self.save()
-        self.forecast.finish(name, seconds)
+        self.forecast.finish(name)
 
     def save(self, **values: Any) -> None:
         """Write the state, with new values."""
@@ -81,33 +80,24 @@ def read_state(folder: Path) -> dict[str, Any]:
 class Forecast:
     """The total time of a run: what has passed, and the estimate of the rest at the measured pace.
 
-    The pace is the latest ratio of measured to estimated time, of updates or of a finished step.
-    It covers a wrong estimate as well as a machine that has become busier.
+    The pace is the ratio of the measured to the estimated time of a step's updates. It covers a
+    wrong estimate as well as a machine that has become busier.
     """
 
     def __init__(self, expected: Estimate) -> None:
         self._expected = expected
         self._stated = 60 * expected.minutes
         self._finished = 0.0  # estimated seconds of the steps that have ended
-        self._pace = 1.0
         self._started = time.perf_counter()
 
-    def skip(self, step: str) -> None:
-        """Leave out a step that ended in an earlier process."""
+    def finish(self, step: str, earlier: bool = False) -> None:
+        """Take a finished step into account, which may have ended in an earlier process."""
         seconds = self._expected.seconds.get(step, 0.0)
         self._finished += seconds
-        self._stated -= seconds
-
-    def finish(self, step: str, seconds: float) -> None:
-        """Take the time of a finished step into account."""
-        expected = self._expected.seconds.get(step, 0.0)
-        self._finished += expected
-        if expected and seconds >= MIN_SECONDS:
-            self._pace = seconds / expected
-        self._correct(self._finished)
+        self._stated -= seconds * earlier
 
     def on_update(self, step: str) -> Callable[[int, dict[str, float]], None]:
-        """Return a callback for each update of a training step, which measures the pace."""
+        """Return a callback for each update of a training step, which corrects the total time."""
         times: list[float] = []
         expected = self._expected.update_seconds[step]
 
@@ -115,14 +105,13 @@ class Forecast:
             times.append(time.perf_counter())
             updates, seconds = len(times) - 1, times[-1] - times[0]  # the first one also loads the model
             if updates >= MIN_UPDATES and seconds >= MIN_SECONDS:
-                self._pace = seconds / (updates * expected)
-                self._correct(self._finished + LOAD_SECONDS + len(times) * expected)
+                done = self._finished + LOAD_SECONDS + len(times) * expected
+                self._correct(seconds / (updates * expected) * max(0.0, 60 * self._expected.minutes - done))
 
         return measure
 
-    def _correct(self, done: float) -> None:
-        """Print a total time that has changed; `done` are estimated seconds of finished work."""
-        remaining = self._pace * max(0.0, 60 * self._expected.minutes - done)
+    def _correct(self, remaining: float) -> None:
+        """Print a total time that has changed; `remaining` is in seconds."""
         total = time.perf_counter() - self._started + remaining
         noteworthy = max(total, self._stated) >= NOTEWORTHY_SECONDS
         if noteworthy and abs(total - self._stated) > TOLERANCE * self._stated:
