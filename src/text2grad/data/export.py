@@ -206,9 +206,7 @@ MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_
 def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
     """Write records for another tool, atomically.
 
-    Spans without a sign are left out: no other tool has a label for them. `kind` is one of
-    `WRITERS`, `pairs` the maximum number of preference pairs per prompt. Returns the number of
-    rows.
+    Spans without a sign are left out: no other tool has a label for them.
 
     Args:
         records: the feedback to write.

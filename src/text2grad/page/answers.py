@@ -152,18 +152,14 @@ def sample_record(method: str, sample: Sample) -> Feedback:
     )
 
 
-def content_key(example: Example, response: str) -> str:
-    """Return the key of an answer, which depends on its content and not on its line."""
-    words = "\0".join((example.id, *(turn.content for turn in example.prompt), response_key(response)))
-    return blake2b(words.encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
 def group_records(records: Iterable[Feedback]) -> Items:
     """Group records into answers; several records about the same answer are one item."""
     groups: dict[str, list[tuple[Feedback, str]]] = {}
     every = list(records)
     for record, named in zip(every, number_repeated_ids(every), strict=True):
-        groups.setdefault(content_key(record.example(), record.response), []).append((record, named.id))
+        texts = (record.id, *(turn.content for turn in record.prompt), response_key(record.response))
+        key = blake2b("\0".join(texts).encode("utf-8", "replace"), digest_size=12).hexdigest()
+        groups.setdefault(key, []).append((record, named.id))
     return {key: make_item(*zip(*group, strict=True)) for key, group in groups.items()}
 
 

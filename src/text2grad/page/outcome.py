@@ -7,29 +7,25 @@ from statistics import fmean
 
 from text2grad.eval.improvement import MIN_QUESTIONS, TITLES
 from text2grad.eval.metrics import mean_with_interval
-from text2grad.page.runs import Answer, BeforeAfter, Row, RunFolder
+from text2grad.page.runs import Answer, BeforeAfter, RunFolder
 from text2grad.page.words import measure_title
 
 
 def describe_outcome(run: RunFolder) -> str:
     """Compare the last policy with the first in one sentence; empty if nothing was measured."""
-    if run.improvement.get("after"):
-        return _describe_improvement(run.improvement, len(run.before_after))
+    if after := run.improvement.get("after"):  # the verdict that `improve` reached
+        before, better, prompts = run.improvement["before"], run.improvement.get("better"), len(run.before_after)
+        changes = ", ".join(f"{TITLES.get(name, name)} {before[name]:.2f} → {after[name]:.2f}" for name in after)
+        if better is None:
+            return f"{prompts} held-out prompts are too few to tell whether the new model is better: {changes}."
+        if better:
+            return f"On {prompts} held-out prompts the new model is better: {changes}."
+        verdict = "the new model is not better beyond chance"
+        return f"On {prompts} held-out prompts {verdict}: {changes}. The old model was kept."
     names = list(dict.fromkeys(answer.name for item in run.before_after for answer in item.answers))
     if len(names) > 1 and (sentence := _describe_pairs(run.before_after, names[0], names[-1])):
         return sentence
     return ""
-
-
-def _describe_improvement(figures: Row, prompts: int) -> str:
-    """Describe the verdict that `improve` reached (improve.json)."""
-    before, after, better = figures["before"], figures["after"], figures.get("better")
-    changes = ", ".join(f"{TITLES.get(name, name)} {before[name]:.2f} → {after[name]:.2f}" for name in after)
-    if better is None:
-        return f"{prompts} held-out prompts are too few to tell whether the new model is better: {changes}."
-    verdict = "the new model is better" if better else "the new model is not better beyond chance"
-    suffix = "" if better else " The old model was kept."
-    return f"On {prompts} held-out prompts {verdict}: {changes}.{suffix}"
 
 
 def _describe_pairs(items: Sequence[BeforeAfter], first: str, last: str) -> str:

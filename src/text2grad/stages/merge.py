@@ -231,6 +231,7 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, conten
     """Return the model card; `base` is empty unless only the adapter is written."""
     note = run.path / MODEL_NOTE
     origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    stage = {REWARD_MODEL: "train-reward", "sft": "sft"}.get(target, f"train --name {target}")
     return render_text(
         "card.md.j2",
         title=f"{config.task.name}: {target}",
@@ -239,18 +240,12 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, conten
         origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
-        command=_training_command(target),
+        command=f"text2grad {stage} --config {SETTINGS_FILE}",
         written=contents,
         adapter=bool(base),
         versions={name: version(name) for name in PACKAGES},
         metrics=_metrics(run, target),
     )
-
-
-def _training_command(target: str) -> str:
-    stages = {REWARD_MODEL: "train-reward", "sft": "sft"}
-    name = "" if target in stages else f" --name {target}"
-    return f"text2grad {stages.get(target, 'train')} --config {SETTINGS_FILE}{name}"
 
 
 def _metrics(run: RunFolder, target: str) -> dict[str, float]:

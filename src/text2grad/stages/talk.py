@@ -270,14 +270,12 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
         UserError: the file is not writable.
     """
     if path.suffix.lower() == ".csv":
-        write_rows([_row_to_mark(record) for record in records], "csv", path)
+        rows = []
+        for record in records:  # `spans: none` stays where an answer looks like mark-up
+            is_plain = read_markup(record.response).text == record.response
+            rows.append({**table_row(record), **({"spans": ""} if is_plain else {})})
+        write_rows(rows, "csv", path)
         command = shlex.join(["text2grad", "import", str(path), "--out", str(path.with_suffix(".jsonl"))])
         return f"fill in good, poor, critique, score or corrected, then run: {command}"
     write_jsonl(path, records)
     return f"to have them judged, run: text2grad annotate --responses {path}"
-
-
-def _row_to_mark(record: Feedback) -> dict[str, Any]:
-    """Return a row to fill in, with an explicit empty `spans` if the answer looks like mark-up."""
-    row = table_row(record)
-    return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -287,7 +287,9 @@ def run_train_offline(
     stage = prepare_training(config, "offline", f"ppo/{name}", resume)
     refuse_other_engines(stage)
     records, left_out = read_training_records(source, stage.run)
-    if not any(map(_has_marks, records)) and not config.credit.by_score:
+    turn_scores = (score for record in records for score in record.meta.get("turn_scores", ()))
+    has_marks = any(record.spans for record in records) or any(score is not None for score in turn_scores)
+    if not has_marks and not config.credit.by_score:
         cure = "text2grad annotate --anchor finds the words that a critique is about; import reads marked words"
         raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
     policy, count = load_policy(stage.run.policy()), len(records)
@@ -307,11 +309,6 @@ def run_train_offline(
         metrics=metrics,
         out=str(stage.folder / "policy"),
     )
-
-
-def _has_marks(record: Feedback) -> bool:
-    """True if words or single turns of the answer are judged."""
-    return bool(record.spans) or any(score is not None for score in record.meta.get("turn_scores", ()))
 
 
 def select_fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:

@@ -89,7 +89,11 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
             options = replace(options, names=[*options.names, value])
         proposal = _propose(located, options)
     if proposal is not None:
-        _refuse_doubts(path, proposal)
+        for doubt in proposal.doubts:
+            raise UsageError(f"{path}: {doubt.problem}", f"choose one: {' or '.join(doubt.options)}")
+        for field, content in (("response", "answers"), ("prompt", "questions")):
+            if field not in proposal.columns and not proposal.conversation:
+                raise UserError(f"{path}: no column of {content}", f"name it: --map {field}=COLUMN")
         scales = options.scales or ([proposal.scale] if proposal.scale else [])
         options = replace(options, names=proposal.mapping, scales=scales)
     turns = Names(context_characters=config.task.context_characters, write=RunFolder.of(config).turn_writer())
@@ -104,15 +108,6 @@ def _propose(located: Sequence[LocatedRow], options: ImproveOptions) -> Proposal
     return propose(flat, columns, bool(options.scales), talk, bool(talk) and has_separate_answers(plain, talk))
 
 
-def _refuse_doubts(path: Path, proposal: Proposal) -> None:
-    if proposal.doubts:
-        doubt = proposal.doubts[0]
-        raise UsageError(f"{path}: {doubt.problem}", f"choose one: {' or '.join(doubt.options)}")
-    for field, content in (("response", "answers"), ("prompt", "questions")):
-        if field not in proposal.columns and not proposal.conversation:
-            raise UserError(f"{path}: no column of {content}", f"name it: --map {field}=COLUMN")
-
-
 def describe(source: Source) -> list[str]:
     """Return lines on the columns, some rows, the words that comments point at, and the losses."""
     imported, records = source.imported, source.records
@@ -120,7 +115,10 @@ def describe(source: Source) -> list[str]:
     if source.proposal is not None:
         lines.append(f"  {source.proposal.line}")
     lines += [f"  {line}" for line in imported.scales]
-    lines += [f"  {_row_line(record)}" for record in records[:SHOWN_ROWS]]
+    for record in records[:SHOWN_ROWS]:
+        texts = (conversation_text(record.prompt), str(record.response), record.critique)
+        score = "" if record.score is None else f" | {record.score:+.2g}"
+        lines.append(f"  {' | '.join(map(_shorten, texts))}{score}")
     with_spans = [record for record in records if record.spans]
     if with_spans or any(record.critique.strip() for record in records):
         corrected = sum(bool(record.meta.get("corrected")) for record in with_spans)
@@ -142,12 +140,6 @@ def describe(source: Source) -> list[str]:
     if (more := len(imported.losses) - SHOWN_ROWS) > 0:
         lines.append(f"  not used: {more} more (text2grad import lists all)")
     return lines
-
-
-def _row_line(record: Feedback) -> str:
-    texts = (conversation_text(record.prompt), str(record.response), record.critique)
-    score = "" if record.score is None else f" | {record.score:+.2g}"
-    return " | ".join(_shorten(text) for text in texts) + score
 
 
 def _shorten(text: str) -> str:

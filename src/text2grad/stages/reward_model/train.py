@@ -207,7 +207,9 @@ def run_evaluate_reward_model(
     if config.evaluate.judge:
         with judge.open() as chat:
             report["judge"] = compare_with(against, judge.prompt, chat, gold, critiques)
-    _print_warnings(report)
+    quotes = signs.quote_warnings(report["unmatched"], "of the reward model")
+    for line in (*quotes, *signs.human_warnings(report.get("people", {}))):
+        print(f"warning: {line}", file=sys.stderr)
     write_json(model.run.evaluation / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
 
@@ -235,15 +237,6 @@ def measure_critiques(
         write_json(folder / f"reward_model_{name}.json", rates)
     write_jsonl(folder / "reward_model.said.jsonl", critiques)
     return report, gold, critiques
-
-
-def _print_warnings(report: Mapping[str, Any]) -> None:
-    warnings = [
-        *signs.quote_warnings(report["unmatched"], "of the reward model"),
-        *signs.human_warnings(report.get("people", {})),
-    ]
-    for line in warnings:
-        print(f"warning: {line}", file=sys.stderr)
 
 
 def compare_with(
