@@ -101,16 +101,12 @@ class Export(Stage):
     )
 
     def work(self) -> Work:
-        return Work(self.export)
-
-    def export(self) -> dict[str, Any]:
-        """Write the file."""
         from text2grad.data.export import count_left_out, export
-        from text2grad.feedback import Feedback
-        from text2grad.jsonl import read_jsonl
+        from text2grad.jsonl import read_records
 
-        rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
-        return {"rows": rows, **count_left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
+        records = read_records(self.source)
+        rows = export(records, self.kind, self.out, self.pairs_per_prompt)
+        return Work(lambda: {"rows": rows, **count_left_out(records, self.kind), "out": str(self.out)})
 
 
 @command("feedback-report")

@@ -39,15 +39,11 @@ class Mark(Stage):
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
-        return Work(self.serve)
-
-    def serve(self) -> int:
-        """Serve the page until Ctrl-C."""
         from text2grad.page.mark import MarkPage
         from text2grad.page.server import listening, serve
 
         page = MarkPage(self.source, self.out, self.annotator, self.suggest)
-        return serve(page.app(), listening(self.port), self.browser)
+        return Work(lambda: serve(page.app(), listening(self.port), self.browser))
 
 
 @command("view")
@@ -73,16 +69,12 @@ class View(Stage):
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
-        return Work(self.serve)
-
-    def serve(self) -> int:
-        """Serve the page until Ctrl-C."""
         from text2grad.config import preset_settings
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
 
         page = ViewPage(*self.folders, presets=preset_settings())
-        return serve(page.app(), listening(self.port), self.browser)
+        return Work(lambda: serve(page.app(), listening(self.port), self.browser))
 
 
 @command("report")

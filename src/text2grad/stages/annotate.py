@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from text2grad.chat.journal import FAILURE_STATES, STATES
 from text2grad.config import Config
@@ -52,7 +53,7 @@ def run_annotate(
     responses: Path | None = None,
     out: Path | None = None,
     options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
-) -> Summary:
+) -> Summary | Mapping[str, Any]:
     """Have responses judged: those in the file `responses`, else new samples of the policy.
 
     Writes `out` (default: `feedback.jsonl` of the run). Records of held-out prompts go to
@@ -88,7 +89,7 @@ def annotate_file(
     target: Path,
     options: AnnotateOptions,
     job: PaidJob | None,
-) -> Summary:
+) -> Summary | Mapping[str, Any]:
     """Have the responses in a file judged by a paid job, or by the critic of the factory."""
     write = factory.run.turn_writer()
     items = list(islice(read_items(responses, options.anchor, write, options.sheet), options.limit))
@@ -139,7 +140,7 @@ def warn_without_reference(items: Sequence[Item]) -> None:
 
 def annotate_samples(
     config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions, job: PaidJob | None
-) -> Summary:
+) -> Summary | Mapping[str, Any]:
     """Have samples of the policy judged, or with `options.anchor` the drafts of the data set."""
     from text2grad.stages.sampling import tested_items
     from text2grad.stages.training import prepare, write_settings

@@ -78,14 +78,6 @@ class PaidSummary(Summary):
     exit_code: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanSummary(Summary):
-    """The remaining cost of a job (`OpenAIChat.plan`)."""
-
-    records: int
-    cost: Mapping[str, Any] = inlined()
-
-
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
     """Refuse options for endpoints with a critic that has no endpoint.
 
@@ -154,14 +146,13 @@ class PaidJob:
                 exit_code=_exit_code(chat, tally, done),
             )
 
-    def plan(self, items: Sequence[Item], target: Path) -> PlanSummary:
+    def plan(self, items: Sequence[Item], target: Path) -> dict[str, Any]:
         """Return the cost of the remaining questions, without sending or writing anything."""
         journal = journal_of(target)
         stored = journal if journal.is_file() and self.options.resume else None
         with self._chat(stored, None) as chat:
             critic = prompted_critic(chat, self.prompt, use_evidence=True)
-            count = sum(map(self._is_question, items))
-            return PlanSummary(records=count, cost=chat.plan(self._questions(critic, items)))
+            return {"records": sum(map(self._is_question, items)), **chat.plan(self._questions(critic, items))}
 
     def _is_question(self, item: Item) -> bool:
         """True if the critic is asked about the item; with `--anchor`, if a comment needs marks."""

@@ -234,7 +234,9 @@ def test_a_file_becomes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "On 5 held-out prompts the new model is not better beyond chance" in page
     trained = {record.prompt[0].content for record in read_jsonl(run / "feedback.jsonl", Feedback)}
-    heldout = [json.loads(line)["prompt"][0]["content"] for line in (run / "heldout.jsonl").read_text().splitlines()]
+    heldout = [
+        json.loads(line)["prompt"][0]["content"] for line in (run / "heldout.jsonl").read_text().splitlines()
+    ]
     assert set(heldout) <= trained and len(heldout) == 5
 
     # The same command again trains nothing, and a better policy is kept.

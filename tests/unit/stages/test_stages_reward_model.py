@@ -50,7 +50,7 @@ def evaluated(
     place = folder / "marks.jsonl"
     place.write_text("".join(json.dumps(mark) + "\n" for mark in marks), encoding="utf-8")
     config = load_config(PRESETS / "demo.yaml", ["--run.folder", str(folder), "--evaluate.judge", "judge"])
-    return reward_model.run_evaluate_reward_model(config, others, place if marks else None).report
+    return reward_model.run_evaluate_reward_model(config, others, place if marks else None)
 
 
 def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:

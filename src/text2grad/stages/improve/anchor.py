@@ -34,14 +34,13 @@ def anchor_comments(
     job = PaidJob(endpoint, prompt_name(endpoint, config.task), AnnotateOptions(anchor=True))
     items = [item_of_record(record, anchor=True) for record in records]
     plan = job.plan(items, target)
-    if not plan.records:
+    if not plan["records"]:
         return list(records)
-    cost = plan.cost
-    if cost["requests"]:
-        usd = f"{cost['usd']:.2f} USD" if cost["usd"] is not None else f"price {cost['price']}"
-        tokens = f"about {cost['prompt_tokens']} tokens in, {cost['completion_tokens']} out"
+    if plan["requests"]:
+        usd = f"{plan['usd']:.2f} USD" if plan["usd"] is not None else f"price {plan['price']}"
+        tokens = f"about {plan['prompt_tokens']} tokens in, {plan['completion_tokens']} out"
         print(
-            f"comments without marked words: {plan.records}; {model}: {cost['requests']} requests"
+            f"comments without marked words: {plan['records']}; {model}: {plan['requests']} requests"
             f" and a few canaries, {tokens}, {usd}",
             file=sys.stderr,
         )
@@ -54,5 +53,5 @@ def anchor_comments(
     job.annotate(items, target)
     anchored = list(read_jsonl(target, Feedback))
     count = sum(bool(new.spans) and not old.spans for old, new in zip(records, anchored, strict=True))
-    print(f"  {count} of {plan.records} comments now point at words", file=sys.stderr)
+    print(f"  {count} of {plan['records']} comments now point at words", file=sys.stderr)
     return anchored

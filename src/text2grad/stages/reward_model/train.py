@@ -70,13 +70,6 @@ class RewardModelSummary(Summary):
     out: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewardModelEvaluation(Summary):
-    """The full report on a reward model (`eval.critics.reward_model`)."""
-
-    report: Mapping[str, Any] = inlined()
-
-
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
     """Train the reward model on z, check it, and measure it on held-out records.
 
@@ -173,7 +166,7 @@ def measure_reward_model(run: RunFolder, cases: Sequence[SpanCase]) -> dict[str,
 
 def run_evaluate_reward_model(
     config: Config, against: Path | None = None, marks: Path | None = None
-) -> RewardModelEvaluation:
+) -> dict[str, Any]:
     """Measure the reward model and trivial baselines on held-out records.
 
     Writes the rates, the full report (`reward_model.full.json`) and the reward model's critiques,
@@ -182,6 +175,9 @@ def run_evaluate_reward_model(
     Args:
         against: critiques that the judge compares with; default: the annotations.
         marks: a file of people's marks of the reward model's critiques.
+
+    Returns:
+        The full report (`eval.critics.reward_model`).
 
     Raises:
         UserError: there are no held-out records, or the judge's prompt is not usable.
@@ -211,7 +207,7 @@ def run_evaluate_reward_model(
     for line in (*quotes, *signs.human_warnings(report.get("people", {}))):
         print(f"warning: {line}", file=sys.stderr)
     write_json(model.run.evaluation / "reward_model.full.json", report)
-    return RewardModelEvaluation(report=report)
+    return report
 
 
 def measure_critiques(
