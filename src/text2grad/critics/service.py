@@ -186,17 +186,13 @@ class Guard:
             header = headers.get("authorization", "").encode()
             matches = secrets.compare_digest(header, f"Bearer {self._token}".encode())
             return None if matches else RequestRefused(401, "the token is missing or wrong")
-        if "origin" in headers or not is_loopback(_requested_host(headers)):
+        try:
+            host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        except ValueError:
+            host = ""
+        if "origin" in headers or not is_loopback(host):
             return RequestRefused(403, "this server only answers programs on its own machine")
         return None
-
-
-def _requested_host(headers: Headers) -> str:
-    """Return the host of a request without its port; empty if missing."""
-    try:
-        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def open_socket(host: str, port: int) -> socket.socket:

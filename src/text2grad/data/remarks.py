@@ -36,7 +36,7 @@ from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, diff_sp
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError, suggestion
-from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, response_key
+from text2grad.feedback import Label, QuoteCounts, Span, Tolerance, is_foreign, response_key
 from text2grad.feedback.quotes import Quote, occurrences, resolve, sort_spans
 from text2grad.json_text import from_json, split_lines, to_json
 from text2grad.wire.nearest import find_nearest
@@ -367,15 +367,16 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
         critique = critique or "\n".join(dict.fromkeys(reasons))
     opinion.comments = [critique]
     if not (is_marked or opinion.spans or opinion.omissions or has_prefix) and criticises(critique, score):
-        _add_anchors(opinion, critique)
-    opinion.id = _cell(row, "id") or content_id(prompt, opinion.response, opinion.annotator)
+        places, reason = find_anchors(critique, opinion.response), " ".join(critique.split())
+        opinion.anchored = [opinion.response[start:end] for start, end in places]
+        opinion.spans = tuple(
+            Span(start=start, end=end, label=-1, text=words, reason=reason)
+            for (start, end), words in zip(places, opinion.anchored, strict=True)
+        )
+    content = [[turn.model_dump() for turn in prompt], response_key(opinion.response), opinion.annotator]
+    digest = hashlib.sha256(to_json(content).encode()).hexdigest()
+    opinion.id = _cell(row, "id") or f"remark-{digest[:12]}"
     return opinion
-
-
-def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
-    """Return an id for the remark of one person on one response."""
-    content = to_json([[turn.model_dump() for turn in prompt], response_key(response), annotator])
-    return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 # Marks and quotes. Those without a span are counted and named in the losses.
@@ -422,15 +423,6 @@ def _add_marks(opinion: Opinion, marks: Sequence[Mark]) -> list[str]:
             mismatch = f"[{start}, {end}) is {_short(text[start:end])} and not {_short(quote)}"
             opinion.losses.append(f"{mismatch}; leave the offsets out")
     return [_reason_line(span.text, span.reason, span.label) for span in spans]
-
-
-def _add_anchors(opinion: Opinion, comment: str) -> None:
-    """Mark as poor the words of the response that a critical comment quotes."""
-    text = opinion.response
-    places = find_anchors(comment, text)
-    reason = " ".join(comment.split())
-    opinion.spans = tuple(Span(start=s, end=e, label=-1, text=text[s:e], reason=reason) for s, e in places)
-    opinion.anchored = [text[start:end] for start, end in places]
 
 
 def _reason_line(text: str, reason: str, label: Label) -> str:

@@ -144,16 +144,12 @@ def _reference_critique(case: Case, different: Sequence[Difference]) -> Critique
     spans: list[Span] = []
     notes: list[str] = []
     for piece in different:
-        reason = _difference_text(piece)
+        reason = _expectation(piece)
+        if piece.before or piece.after:
+            reason = f"lacks `{piece.before or piece.after}` {'before' if piece.before else 'after'} it"
         spans += case.mark(piece.start, piece.end, -1, f"{reason}, as in the reference solution")
         notes.append(f"{case.quoted(piece.start, piece.end)} {reason}.")
     return _critique(case, notes, spans, ["reference"])
-
-
-def _difference_text(piece: Difference) -> str:
-    if piece.before or piece.after:
-        return f"lacks `{piece.before}` before it" if piece.before else f"lacks `{piece.after}` after it"
-    return _expectation(piece)
 
 
 def _suspect_critique(case: Case, suspects: Sequence[Suspect]) -> Critique:

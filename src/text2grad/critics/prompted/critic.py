@@ -144,9 +144,11 @@ class PromptedCritic:
         parsed = self._reader.read(answer, pair[1], self._prompt_for(*pair).format.parse)
         judgement = self._reader.validate(parsed)
         if isinstance(judgement, Failure):
-            # A critique that was refused for its quotes keeps their counts.
-            counts = _quote_counts(parsed) if isinstance(parsed, Critique) else {}
-            return judgement.model_copy(update={"meta": {**judgement.meta, **counts}})
+            meta = dict(judgement.meta)
+            if isinstance(parsed, Critique):  # a critique that was refused for its quotes keeps their counts
+                meta |= {"unmatched": parsed.quotes.unmatched, "lost": list(parsed.lost)}
+                meta["dropped_spans"] = len(parsed.spans)
+            return judgement.model_copy(update={"meta": meta})
         text = self._human_text(*pair)
         return judgement.model_copy(update={"text": text, "score": None}) if text else judgement
 
@@ -203,14 +205,6 @@ def token_counts(answer: Answer) -> dict[str, int]:
     """Return the input and output tokens of a request by name, if the chat reports them."""
     usage = answer.usage if isinstance(answer, Completion) else {}
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
-
-
-def _quote_counts(critique: Critique) -> dict[str, object]:
-    return {
-        "unmatched": critique.quotes.unmatched,
-        "dropped_spans": len(critique.spans),
-        "lost": list(critique.lost),
-    }
 
 
 def _opened_critic(settings: object, ready: Ready) -> Critic:

@@ -193,14 +193,12 @@ def bad_rows(path: str | Path, problems: Sequence[tuple[str, str]], cure: str) -
     by_problem: dict[str, list[str]] = {}
     for location, problem in problems:
         by_problem.setdefault(problem, []).append(location)
-    lines = [f"{_first_locations(locations)}: {problem}" for problem, locations in by_problem.items()]
+    lines = []
+    for problem, locations in by_problem.items():
+        rest = len(locations) - _MAX_NAMED
+        lines.append(f"{', '.join(locations[:_MAX_NAMED])}{f' and {rest} more' if rest > 0 else ''}: {problem}")
     more = f"; and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
     return UserError(f"{path}: {'; '.join(lines[:_MAX_NAMED])}{more}", cure)
-
-
-def _first_locations(locations: Sequence[str]) -> str:
-    more = len(locations) - _MAX_NAMED
-    return ", ".join(locations[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
