@@ -54,7 +54,8 @@ class Nights:
 
     @property
     def heldout(self) -> set[str]:
-        return {json.loads(line)["prompt"] for line in (self.run / "heldout.jsonl").read_text().splitlines()}
+        rows = [json.loads(line) for line in (self.run / "heldout.jsonl").read_text().splitlines()]
+        return {row["prompt"][0]["content"] for row in rows}
 
 
 @pytest.fixture
