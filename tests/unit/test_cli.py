@@ -56,7 +56,8 @@ class Stages(ModuleType):
     def __getattr__(self, name: str) -> Callable[..., Summary | Mapping[str, Any]]:
         if not name.startswith(("run_", "build_report")):
             raise AttributeError(name)
-        return lambda *given, presets=None: self._answer(name, given)  # of a page: what differs from the preset
+        # `presets` are of a page: what differs from the preset
+        return lambda *given, presets=None, **options: self._answer(name, (*given, *options.values()))
 
     def _answer(self, name: str, given: tuple[Any, ...]) -> Summary | Mapping[str, Any]:
         self.calls.append((name, given))
