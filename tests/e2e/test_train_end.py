@@ -1,5 +1,4 @@
-"""What `train` says when it is done: counts, what they mean, answers before and after, and what to
-type next."""
+"""What `train` says when it is done: counts, what they mean, and what to type next."""
 
 from __future__ import annotations
 
@@ -9,28 +8,23 @@ from pathlib import Path
 import pytest
 from commands import TOY, Command
 
-SHOWN = "the first 2 held-out prompts, answered greedily:"
-PROMPTS = ["Write f(x): double it, please.", "Write f(x): halve it, please."]
-
 
 @pytest.mark.parametrize("words", [(), ("--offline", "feedback.jsonl")])
-def test_train_ends_with_answers_before_and_after_and_the_next_command(
+def test_train_ends_with_what_it_did_and_the_next_command(
     command: Command, run: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run)
     ended = command("train", "--name", "y", "--run.folder", run, *TOY, "--ppo.steps", "1", *words)
     assert (ended.code, ended.out) == (0, ""), ended.err
     said = ended.err[ended.err.index("out: ") :]
-    places = [said.index(each) for each in (SHOWN, PROMPTS[0], "before", "def f(x)", PROMPTS[1], "next: text2grad")]
-    assert places == sorted(places)
     assert "from its start" in said or "The loss went from" in said
     next_command = f"text2grad evaluate y --run.folder {run}"
     assert f"next: {next_command}" in said
     assert json.loads(command(*next_command.split()[1:], "--json").out)["prompts"] == 3, "by the run's own settings"
-    assert "grad_norm" not in said and "add one, please" not in said
+    assert "grad_norm" not in said
 
 
 def test_it_says_nothing_beside_json(command: Command, run: Path) -> None:
     ended = command("train", "--run.folder", run, *TOY, "--ppo.steps", "1", "--name", "z", "--json")
-    assert ended.code == 0 and "next: " not in ended.err and SHOWN not in ended.err
+    assert ended.code == 0 and "next: " not in ended.err
     assert json.loads(ended.out) == {"steps": 1, "out": str(run / "ppo" / "z" / "policy")}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UserError, suggestion
+from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, suggestion
 from text2grad.stages import Summary
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def show_lines(summary: Mapping[str, Any]) -> None:
 
 
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
-    """Print the summary of `train`: counts, their meaning, sample answers and the next command."""
+    """Print the summary of `train`: counts, their meaning, and the next command."""
     from text2grad.page.runs import read_metrics
     from text2grad.page.signs import describe_choice, describe_training, metric_warnings
 
@@ -105,26 +105,8 @@ def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
     choice = [describe_choice(summary["chosen"])] if summary.get("chosen") else []
     counts = _counts({name: value for name, value in summary.items() if name != "chosen"})
     _print(*counts, *describe_training(rows), *choice, *warnings)
-    _show_before_and_after(config, name)
     options = f"--run.folder {folder}"
     _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
-
-
-def _show_before_and_after(config: Config, name: str) -> None:
-    from rich.console import Console
-
-    from text2grad.page.terminal import show_answers
-    from text2grad.stages.talk import before_and_after
-
-    try:
-        results = before_and_after(config, name)
-    except UserError as error:  # training has succeeded even if these prompts cannot be answered
-        _print(f"no answers to held-out prompts: {error}")
-        return
-    if results:
-        _print("", f"the first {len(results)} held-out prompts, answered greedily:")
-    for result in results:
-        show_answers(Console(stderr=True), result.prompt, result.answers)
 
 
 def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:

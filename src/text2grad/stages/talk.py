@@ -33,19 +33,11 @@ from text2grad.json_text import split_lines
 from text2grad.jsonl import reading, write_jsonl
 from text2grad.page.answers import NOT_MARKED
 from text2grad.page.terminal import PolicyAnswer
-from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
-from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.stages.critics import CriticFactory, critic_factory
-from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
-from text2grad.tasks.base import get_environment_factory
 
-BEFORE = "before"
-SHOWN_PROMPTS = 2
-SHOWN_TOKENS = 64
-"""The maximum length of an answer that is printed after training."""
 RESET, QUIT = "/new", "/quit"
 
 
@@ -89,26 +81,13 @@ def run_sample(
     """
     prepare(config)
     with critic_factory(config) as factory, _open_critic(factory, examples, critique) as critic:
-        policies = factory.run.policies(names)
-        return _answer_all(policies, examples, config.run.seed, config.generation, critic)
-
-
-def _answer_all(
-    policies: Sequence[tuple[str, PolicySettings]],
-    examples: Sequence[Example],
-    seed: int,
-    generation: GenerationSettings,
-    critic: Critic | None = None,
-    environment: MakeEnvironment | None = None,
-) -> list[PromptAnswers]:
-    """Return the answers of all policies to each prompt, judged by the critic if there is one."""
-    columns = []
-    for name, settings in policies:
-        policy = load_frozen(settings)  # one policy at a time is in memory
-        seed_everything(seed)  # all policies draw the same random numbers
-        responses = [text for _, text in sample(policy, examples, generation, environment)]
-        judgements = get_judgements(critic, examples, responses) if critic else [None] * len(examples)
-        columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
+        columns = []
+        for name, settings in factory.run.policies(names):
+            policy = load_frozen(settings)  # one policy at a time is in memory
+            seed_everything(config.run.seed)  # all policies draw the same random numbers
+            responses = [text for _, text in sample(policy, examples, config.generation)]
+            judgements = get_judgements(critic, examples, responses) if critic else [None] * len(examples)
+            columns.append([PolicyAnswer(name, *pair) for pair in zip(responses, judgements, strict=True)])
     rows = zip(*columns, strict=True)
     return [PromptAnswers(example, answers) for example, answers in zip(examples, rows, strict=True)]
 
@@ -173,26 +152,6 @@ def run_try(
                 for answer in answers
             }
             show(PromptAnswers(typed_prompt(f"turn-{count}", message), tuple(answers)))
-
-
-def before_and_after(config: Config, name: str) -> list[PromptAnswers]:
-    """Answer the first `SHOWN_PROMPTS` held-out prompts before and after training.
-
-    Answers are greedy and have at most `SHOWN_TOKENS` tokens. The result is empty if no prompt is
-    held out.
-
-    Raises:
-        UserError: a prompt is too long.
-    """
-    run = RunFolder.of(config)
-    task = run.task()
-    examples = task.examples("heldout")[:SHOWN_PROMPTS]
-    if not examples:
-        return []
-    tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
-    generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    policies = [(BEFORE, run.policy()), (name, run.policy(name))]
-    return _answer_all(policies, examples, config.run.seed, generation, environment=get_environment_factory(task))
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
