@@ -32,8 +32,6 @@ LARGE_KL, SMALL_KL = 1.0, 0.001
 """Nats a token from the start: too far, and no movement."""
 MISLEADING = 0.2
 """Share of labelled tokens with the wrong sign that misleads."""
-LEAST_FALL, RISE = 0.05, 0.2
-"""Share by which a loss must fall, and by which it has risen."""
 
 
 def human_warnings(people: Mapping[str, Row]) -> Iterator[str]:
@@ -214,23 +212,6 @@ def _loss_sentence(rows: Sequence[Row]) -> str:
     if len(_values(rows, "loss")) == 1:
         return f"The loss before the only update was {first:.3g}."
     return f"The loss went from {first:.3g} to {last:.3g}{': nothing was learned' * (last >= first)}."
-
-
-def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
-    """Return advice if the loss did not fall from the first third to the last, else an empty text.
-
-    `section` has the settings of the stage.
-    """
-    third = len(losses) // 3
-    if not third:
-        return ""
-    first, last = sum(losses[:third]) / third, sum(losses[-third:]) / third
-    if last < (1 - LEAST_FALL) * first:
-        return ""
-    ends = f"{first:.3g} at first, {last:.3g} at the end, {len(losses)} updates at a learning rate of {lr:g}"
-    if last > (1 + RISE) * first:
-        return f"the loss rose ({ends}): lower {section}.lr"
-    return f"the loss did not move ({ends}): raise {section}.lr or {section}.epochs"
 
 
 def describe_reward_model(rates: Row) -> list[str]:

@@ -5,7 +5,6 @@ Judging a file does not import torch.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -104,7 +103,6 @@ def annotate_file(
 
         prepare(config)
     if factory.kind == "program":
-        warn_without_reference(items)
         items = _admitted_items(factory, items)
     with factory.open() as critic:
         return make_summary(target, *criticise(critic, items, target))
@@ -126,16 +124,6 @@ def refuse_invalid(items: Sequence[Item]) -> None:
     check_items(items)
     if not items:
         raise UserError("there are no responses to judge", "check the file")
-
-
-def warn_without_reference(items: Sequence[Item]) -> None:
-    """Warn about programs without a reference solution to compare with."""
-    if missing := sum(not item.example.reference for item in items):
-        print(
-            f"{missing} of {len(items)} programs have no reference solution: faults are located by tests"
-            " alone (a column reference locates them more precisely)",
-            file=sys.stderr,
-        )
 
 
 def annotate_samples(

@@ -31,7 +31,6 @@ from text2grad.stages.training import (
     facts_of_pairs,
     prepare_training,
     refuse_other_engines,
-    warn_if_loss_flat,
 )
 from text2grad.tasks.base import Task, get_environment_factory, read_prompt
 from text2grad.train.pairs import Pair, count_updates
@@ -85,7 +84,6 @@ def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None 
         floor = LossFloor.of(settings, len(pairs))
         metrics = train(policy, pairs, settings, options, stopping=floor)
     stage.exit_other_processes()
-    warn_if_loss_flat(stage.folder, "sft", settings.lr)
     report_early_end("sft", settings, len(pairs), metrics)
     heldout = [] if is_split(policy.model) else task.examples("heldout")
     matches = match_references(policy, run.config.generation, heldout, get_environment_factory(task))

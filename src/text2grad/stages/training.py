@@ -50,8 +50,7 @@ from text2grad.engines.settings import EngineName
 from text2grad.engines.trl import STATE as TRL_STATE
 from text2grad.errors import EXIT_DONE, UsageError, UserError, first_error, warn_once
 from text2grad.feedback import Example
-from text2grad.json_text import split_lines, to_json
-from text2grad.page.signs import loss_advice
+from text2grad.json_text import to_json
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.files.gguf import find_origin
 from text2grad.policy.load import choose_device
@@ -351,10 +350,3 @@ def facts_of_prompts(policy: PolicyLike, examples: Sequence[Example | Pair]) -> 
 
 def _mean(counts: Sequence[int]) -> int:
     return round(sum(counts) / max(1, len(counts)))
-
-
-def warn_if_loss_flat(folder: Path, section: str, lr: float) -> None:
-    """Print a line on stderr if the loss of a finished supervised run did not decrease."""
-    rows = split_lines((folder / "metrics.jsonl").read_text(encoding="utf-8"))
-    if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
-        print(f"{section}: {advice}", file=sys.stderr)

@@ -117,17 +117,6 @@ def test_the_effect_of_a_training() -> None:
     assert signs.describe_training([]) == []
 
 
-def test_a_loss_that_does_not_fall_is_named_with_its_cure() -> None:
-    cases = {
-        (2.3, 2.1, 2.5, 2.2, 2.4, 2.3): "raise sft.lr",
-        (2.0, 2.0, 2.4, 2.6): "lower sft.lr",
-        **dict.fromkeys(((), (2.0, 2.0), (2.0, 1.9, 1.89), (4.0, 1.0, 3.0, 1.0, 2.0, 2.5)), ""),
-    }
-    for losses, advice in cases.items():
-        line = signs.loss_advice(losses, "sft", 1e-5)
-        assert advice in line and bool(line) == bool(advice), losses
-
-
 def test_the_verdict_on_a_reward_model() -> None:
     figures = {
         **{"f1": 0.713, "f1_low": 0.6, "f1_high": 0.8, "heldout": 9, "random_f1": 0.21, "neutral_f1": 0.0},

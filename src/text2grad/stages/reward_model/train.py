@@ -46,7 +46,6 @@ from text2grad.stages.training import (
     prepare,
     prepare_training,
     refuse_other_engines,
-    warn_if_loss_flat,
 )
 from text2grad.train.supervised import Heads, train_supervised
 
@@ -115,7 +114,6 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
         (stage.folder / GATE_FILE).unlink(missing_ok=True)  # the verdict on the previous model
         if base:
             (stage.folder / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
-    warn_if_loss_flat(stage.folder, "reward_model.training", settings.training.lr)
     return RewardModelSummary(
         records=len(records),
         trained_on=len(pairs),
