@@ -253,15 +253,13 @@ def test_what_others_said_and_what_was_judged_before_stays_in_the_file(job: Job)
 TESTS = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n"
 
 
-def test_the_program_critic_says_what_it_has_no_reference_solution_for(job: Job) -> None:
-    """A feedback record of ours has none, and what is judged again is blamed more widely than at
-    first."""
+def test_a_program_is_compared_with_its_reference_where_it_has_one(job: Job) -> None:
     row = {"prompt": "Double n.", "response": "def double(n):\n    return n + n + 1\n", "meta": {"tests": TESTS}}
     rows = [{"id": "a", **row}, {"id": "b", **row, "reference": "def double(n):\n    return n + n\n"}]
     file = job.folder / "r.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     ended = job.annotate("--responses", str(file), "--out", str(job.out), "--critic.kind", "program")
-    assert ended.code == 0 and "1 of 2 programs" in ended.err
+    assert ended.code == 0
     alone, compared = (record.judgement() for record in read_jsonl(job.out, Feedback))
     assert isinstance(alone, Critique) and isinstance(compared, Critique)
     assert alone.spans[0].reason != compared.spans[0].reason, "the second is compared with its reference"
