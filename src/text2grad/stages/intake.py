@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,38 +9,13 @@ from text2grad.config import Config
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, write_jsonl, writing
-from text2grad.stages import Summary, inlined
 from text2grad.stages.run_folder import RunFolder, write_json
 
 if TYPE_CHECKING:
     from text2grad.data.records import ImportResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportSummary(Summary):
-    """The import report (`data.records.ImportReport`), and the file's record counts by data set.
-
-    Attributes:
-        unscored: ratings without a known scale, which are not imported (`exit_code` 3).
-        scales: how the other ratings were read.
-        marked_as_quoted: words that were marked because a comment quotes them.
-        losses: lines that were used in part.
-    """
-
-    unscored: Sequence[str] | None = None
-    report: Mapping[str, Any] = inlined()
-    added: int
-    replaced: int
-    file_holds: Mapping[str, int]
-    out: str
-    scales: Sequence[str] | None = None
-    marked_as_quoted: Sequence[str] | None = None
-    ignored: Sequence[str] | None = None
-    losses: Sequence[str] | None = None
-    exit_code: int | None = None
-
-
-def run_import(config: Config, source: Path, kind: str, out: Path | None, **options: Any) -> ImportSummary:
+def run_import(config: Config, source: Path, kind: str, out: Path | None, **options: Any) -> dict[str, Any]:
     """Add people's feedback to the run's records, or to the file `out`.
 
     `options` are further arguments of `data.records.import_feedback`. Without `out`, the figures of
@@ -56,8 +29,13 @@ def run_import(config: Config, source: Path, kind: str, out: Path | None, **opti
     return store_import(run, imported, out)
 
 
-def store_import(run: RunFolder, imported: ImportResult, out: Path | None = None) -> ImportSummary:
-    """Add imported records to the run's records, or to the file `out`."""
+def store_import(run: RunFolder, imported: ImportResult, out: Path | None = None) -> dict[str, Any]:
+    """Add imported records to the run's records, or to the file `out`.
+
+    Returns:
+        The import report, the file's record counts by data set, and the lines of the import that
+        are not empty; ratings that lack a scale come first, with exit code 3.
+    """
     from text2grad.data.records import merge_feedback, reports_by_data_set
 
     target = out or run.feedback_file
@@ -71,17 +49,19 @@ def store_import(run: RunFolder, imported: ImportResult, out: Path | None = None
     for name, report in held.items() if out is None else ():
         figures = report.model_dump(exclude={"source"})
         write_json(run.evaluation / f"import_{name}.json", figures)
-    losses = [line for line in imported.losses if line not in imported.unscored]
-    return ImportSummary(
-        unscored=imported.unscored or None,
-        report=imported.report.model_dump(),
-        added=added,
-        replaced=imported.report.records - added,
-        file_holds={name: report.records for name, report in held.items()},
-        out=str(target),
-        scales=imported.scales or None,
-        marked_as_quoted=imported.anchored or None,
-        ignored=imported.ignored or None,
-        losses=losses or None,
-        exit_code=EXIT_SOME_RECORDS_FAILED if imported.unscored else None,
-    )
+    lines = {
+        "scales": imported.scales,
+        "marked_as_quoted": imported.anchored,
+        "ignored": imported.ignored,
+        "losses": [line for line in imported.losses if line not in imported.unscored],
+    }
+    return {
+        **({"unscored": imported.unscored} if imported.unscored else {}),
+        **imported.report.model_dump(),
+        "added": added,
+        "replaced": imported.report.records - added,
+        "file_holds": {name: report.records for name, report in held.items()},
+        "out": str(target),
+        **{name: values for name, values in lines.items() if values},
+        **({"exit_code": EXIT_SOME_RECORDS_FAILED} if imported.unscored else {}),
+    }

@@ -57,8 +57,8 @@ def test_importing_a_file_twice_changes_nothing(imported: Config, tmp_path: Path
     before, figures = feedback(imported), import_figures(imported)
     report = run_import(imported, tmp_path / "dev_feedback.jsonl", "auto", None)
     assert (feedback(imported), import_figures(imported)) == (before, figures)
-    assert (report.report["records"], report.added, report.replaced) == (30, 0, 30)
-    assert report.file_holds == {"remarks": 30, "csv": 60}
+    assert (report["records"], report["added"], report["replaced"]) == (30, 0, 30)
+    assert report["file_holds"] == {"remarks": 30, "csv": 60}
 
 
 def test_a_record_imported_again_takes_the_place_of_the_old_one(imported: Config, tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_record_imported_again_takes_the_place_of_the_old_one(imported: Config
 def test_ratings_that_are_lost_are_said_first_and_fail_the_command(imported: Config, tmp_path: Path) -> None:
     source, out = tmp_path / "rated.csv", tmp_path / "rated.jsonl"
     source.write_text("prompt,response,stars,critique\np,r,4,c\np,s,5,d\n", encoding="utf-8")
-    ended = run_import(imported, source, "auto", out).as_dict()
+    ended = run_import(imported, source, "auto", out)
     assert next(iter(ended)) == "unscored" and "--scale stars=" in ended["unscored"][0]
     assert (ended["exit_code"], ended["records"], ended.get("losses")) == (3, 2, None)
-    saved = run_import(imported, source, "auto", out, scales=("1..5",)).as_dict()
+    saved = run_import(imported, source, "auto", out, scales=("1..5",))
     assert not {"unscored", "exit_code"} & saved.keys()
 
 
