@@ -6,9 +6,8 @@ Judging a file does not import torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,28 +22,10 @@ from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Feedback, get_judgements
 from text2grad.jsonl import refuse_folder
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import CriticFactory, critic_factory, prompt_name
 from text2grad.stages.paid import AnnotateOptions, PaidJob, refuse_endpoint_options
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad.tasks.base import Task, feedback_split, get_environment_factory
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedSummary(Summary):
-    """Counts of judgements by outcome and of records written, for critics without an endpoint."""
-
-    requested: int
-    ended: Mapping[str, int] = inlined()
-    usd: float = 0.0
-    records: int
-    heldout_records: int | None = None
-    kept_records: int
-    spans: int
-    failed_records: int
-    mean_score: float
-    outcomes: Mapping[str, int] | None = None
-    out: str
 
 
 def run_annotate(
@@ -52,7 +33,7 @@ def run_annotate(
     responses: Path | None = None,
     out: Path | None = None,
     options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
-) -> Summary | Mapping[str, Any]:
+) -> dict[str, Any]:
     """Have responses judged: those in the file `responses`, else new samples of the policy.
 
     Writes `out` (default: `feedback.jsonl` of the run). Records of held-out prompts go to
@@ -88,7 +69,7 @@ def annotate_file(
     target: Path,
     options: AnnotateOptions,
     job: PaidJob | None,
-) -> Summary | Mapping[str, Any]:
+) -> dict[str, Any]:
     """Have the responses in a file judged by a paid job, or by the critic of the factory."""
     write = factory.run.turn_writer()
     items = list(islice(read_items(responses, options.anchor, write, options.sheet), options.limit))
@@ -128,7 +109,7 @@ def refuse_invalid(items: Sequence[Item]) -> None:
 
 def annotate_samples(
     config: Config, factory: CriticFactory, target: Path, options: AnnotateOptions, job: PaidJob | None
-) -> Summary | Mapping[str, Any]:
+) -> dict[str, Any]:
     """Have samples of the policy judged, or with `options.anchor` the drafts of the data set."""
     from text2grad.stages.sampling import tested_items
     from text2grad.stages.training import prepare, write_settings
@@ -210,19 +191,21 @@ def criticise(
 
 def make_summary(
     out: Path, records: Sequence[Feedback], unchanged: int, heldout: Sequence[Feedback] | None = None
-) -> JudgedSummary:
-    """Return the summary of the stage; its counts include judgements of held-out prompts."""
+) -> dict[str, Any]:
+    """Return counts of judgements, those of held-out prompts included, and of records written."""
     judged = [*records, *(heldout or ())]
     ended = Counter(FAILURE_STATES[record.error.kind] if record.error else "ok" for record in judged)
-    return JudgedSummary(
-        requested=len(judged),
-        ended={state: ended[state] for state in STATES},
-        records=len(records),
-        heldout_records=None if heldout is None else len(heldout),
-        kept_records=unchanged,
-        spans=sum(len(record.spans) for record in records),
-        failed_records=len(judged) - ended["ok"],
-        mean_score=mean([record.score for record in records if record.score is not None]),
-        outcomes=outcome_counts(judged) or None,
-        out=str(out),
-    )
+    outcomes = outcome_counts(judged)
+    return {
+        "requested": len(judged),
+        **{state: ended[state] for state in STATES},
+        "usd": 0.0,
+        "records": len(records),
+        **({} if heldout is None else {"heldout_records": len(heldout)}),
+        "kept_records": unchanged,
+        "spans": sum(len(record.spans) for record in records),
+        "failed_records": len(judged) - ended["ok"],
+        "mean_score": mean([record.score for record in records if record.score is not None]),
+        **({"outcomes": outcomes} if outcomes else {}),
+        "out": str(out),
+    }

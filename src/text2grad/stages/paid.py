@@ -21,7 +21,6 @@ from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_
 from text2grad.feedback import Feedback
 from text2grad.jsonl import read_jsonl, reading
 from text2grad.page.quality import measure
-from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import prompted_critic
 from text2grad.stages.run_folder import HELDOUT_FEEDBACK
 
@@ -62,22 +61,6 @@ class AnnotateOptions:
         return self.requests is None and self.answers is None if self.canaries is None else self.canaries
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaidSummary(Summary):
-    """Outcomes and cost of a job's questions (`OpenAIChat.tally`), and counts of its records."""
-
-    tally: Mapping[str, float | None] = inlined()
-    canaries: Mapping[str, Any] = inlined()
-    records: int
-    heldout_records: int | None = None
-    sent: int
-    left_out: Sequence[str]
-    price: str
-    journal: str
-    out: str
-    exit_code: int
-
-
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
     """Refuse options for endpoints with a critic that has no endpoint.
 
@@ -104,13 +87,17 @@ class PaidJob:
     prompt: str
     options: AnnotateOptions
 
-    def annotate(self, items: Sequence[Item], target: Path, heldout: Sequence[Item] = ()) -> PaidSummary:
+    def annotate(self, items: Sequence[Item], target: Path, heldout: Sequence[Item] = ()) -> dict[str, Any]:
         """Have every item judged once, and write the records to `target`.
 
         Records of the `heldout` items are written to another file in the same folder. Answers are
         first written to the journal `<target>.journal`. Whatever happens, they are kept, and the
-        same command asks only the remaining questions. The summary's `exit_code` is 3 if some
-        questions failed, 4 if the budget is spent, 75 if a batch is pending.
+        same command asks only the remaining questions.
+
+        Returns:
+            Outcomes and cost of the questions (`OpenAIChat.tally`), and counts of the records. The
+            `exit_code` is 3 if some questions failed, 4 if the budget is spent, 75 if a batch is
+            pending.
 
         Raises:
             UserError: every question would fail.
@@ -133,18 +120,18 @@ class PaidJob:
                 if heldout:
                     write_feedback(target.with_name(HELDOUT_FEEDBACK), heldout_records)
             tally = chat.tally(questions())
-            return PaidSummary(
-                tally=tally,
-                canaries=canaries,
-                records=len(records),
-                heldout_records=len(heldout_records) if heldout else None,
-                sent=chat.asker.sent,
-                left_out=sorted(chat.asker.questioner.refused),
-                price=chat.price_status,
-                journal=str(journal),
-                out=str(target),
-                exit_code=_exit_code(chat, tally, done),
-            )
+            return {
+                **tally,
+                **canaries,
+                "records": len(records),
+                **({"heldout_records": len(heldout_records)} if heldout else {}),
+                "sent": chat.asker.sent,
+                "left_out": sorted(chat.asker.questioner.refused),
+                "price": chat.price_status,
+                "journal": str(journal),
+                "out": str(target),
+                "exit_code": _exit_code(chat, tally, done),
+            }
 
     def plan(self, items: Sequence[Item], target: Path) -> dict[str, Any]:
         """Return the cost of the remaining questions, without sending or writing anything."""
@@ -203,7 +190,7 @@ class PaidJob:
         canaries = [Item(*pair) for pair in pairs]
         path, options = canaries_path(target), self.options
         job = replace(self, options=AnnotateOptions(resume=options.resume, again=options.again, canaries=False))
-        tally = job.annotate(canaries, path).tally
+        tally = job.annotate(canaries, path)
         figures = measure((), read_jsonl(path, Feedback))
         moved, judgements = figures["canaries_moved"], figures["canaries"]
         cure = f"read {path}; try another model or prompt, or --no-canaries"
