@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from text2grad import wire
 from text2grad.config import TINY, Config, RewardModelSettings
@@ -21,7 +21,6 @@ from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.reward_model.data import reward_data, reward_pair
 from text2grad.stages.run_folder import BASE, RunFolder
@@ -43,24 +42,14 @@ MOST_PROMPTS, MOST_TOKENS, MEMORISED_SHARE = 32, 128, 0.9
 tokens, and the share of references written word for word above which training can gain little."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SFTSummary(Summary):
-    """The number of examples, the last metrics, and the policy's folder.
-
-    `word_for_word` of `heldout` checked prompts were answered with exactly the reference answer.
-    """
-
-    examples: int
-    heldout: int | None = None
-    word_for_word: int | None = None
-    metrics: Mapping[str, float] = inlined()
-    out: str
-
-
-def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None = None) -> SFTSummary:
+def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None = None) -> dict[str, Any]:
     """Fine-tune the base model on reference answers: start or resume `sft`.
 
     `on_step` is called after each update, as in `RunOptions`.
+
+    Returns:
+        The number of examples, the last metrics, and the policy's folder. `word_for_word` of
+        `heldout` checked prompts were answered with exactly the reference answer.
 
     Raises:
         UserError: `sft` is finished, or no example has a reference answer.
@@ -87,13 +76,12 @@ def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None 
     report_early_end("sft", settings, len(pairs), metrics)
     heldout = [] if is_split(policy.model) else task.examples("heldout")
     matches = match_references(policy, run.config.generation, heldout, get_environment_factory(task))
-    return SFTSummary(
-        examples=len(pairs),
-        heldout=len(matches) or None,
-        word_for_word=sum(matches) if matches else None,
-        metrics=metrics,
-        out=str(stage.folder / "policy"),
-    )
+    return {
+        "examples": len(pairs),
+        **({"heldout": len(matches), "word_for_word": sum(matches)} if matches else {}),
+        **metrics,
+        "out": str(stage.folder / "policy"),
+    }
 
 
 def training_loop(config: Config) -> Callable[..., dict[str, float]]:

@@ -23,7 +23,7 @@ from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy, context_length
-from text2grad.stages import Summary, inlined
+from text2grad.stages import Summary
 from text2grad.stages.critics import (
     CriticFactory,
     critic_factory,
@@ -260,23 +260,15 @@ def read_training_records(path: Path, run: RunFolder) -> tuple[list[Feedback], d
     return training, dict(left_out)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfflineSummary(Summary):
-    """Counts of answers, spans and excluded records, the last metrics, and the policy's folder."""
-
-    answers: int
-    spans: int
-    left_out: Mapping[str, int] = inlined()
-    metrics: Mapping[str, float] = inlined()
-    out: str
-
-
 def run_train_offline(
     config: Config, source: Path, name: str, resume: ResumeMode = "auto", on_step: OnStep | None = None
-) -> OfflineSummary:
+) -> dict[str, Any]:
     """Learn from the annotated answers in `source`: start or resume the run `ppo/<name>`.
 
     `on_step` is called after each update, as in `RunOptions`.
+
+    Returns:
+        Counts of answers, spans and excluded records, the last metrics, and the policy's folder.
 
     Raises:
         UserError: the file has no record to learn from (`read_training_records`), no record marks
@@ -302,13 +294,13 @@ def run_train_offline(
     with run.begin(on_step=on_step) as options:
         settings, logged = run.config, [logged_answer(record) for record in records]
         metrics = train_offline(policy, logged, settings.offline, settings.credit, options)
-    return OfflineSummary(
-        answers=len(records),
-        spans=sum(len(record.spans) for record in records),
-        left_out=left_out,
-        metrics=metrics,
-        out=str(stage.folder / "policy"),
-    )
+    return {
+        "answers": len(records),
+        "spans": sum(len(record.spans) for record in records),
+        **left_out,
+        **metrics,
+        "out": str(stage.folder / "policy"),
+    }
 
 
 def select_fitting(policy: Policy, records: Sequence[Feedback]) -> tuple[list[Feedback], str]:

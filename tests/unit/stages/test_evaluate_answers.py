@@ -57,7 +57,7 @@ class Evaluation:
 
     def __call__(self, rows: Sequence[Row], against: str = "", *words: str, name: str = "ours") -> dict[str, Any]:
         file = write(self.folder / f"{name}.jsonl", rows)
-        return run_evaluate_answers(self.config(*words), [file], against or None).as_dict()
+        return run_evaluate_answers(self.config(*words), [file], against or None)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_series_of_answers_is_compared_with_one(evaluated: Evaluation) -> None
     server, folder = evaluated.serve("first"), evaluated.folder
     files = [write(folder / f"step{n}.jsonl", ROWS[: n + 1]) for n in (1, 2)]
     against = write(folder / "base.jsonl", [{**row, "response": "no idea"} for row in ROWS])
-    summary = run_evaluate_answers(evaluated.config(), files, str(against)).as_dict()
+    summary = run_evaluate_answers(evaluated.config(), files, str(against))
     assert list(summary["systems"]) == ["step1", "step2"]
     for figures in summary["systems"].values():
         names = ("judge_win", "judge_tie", "judge_loss", "judge_position_bias")
@@ -229,7 +229,7 @@ def test_a_policy_gets_the_figures_of_a_file(evaluated: Evaluation, monkeypatch:
     place = evaluated.run / "evaluation" / "summarization-posts"
     assert json.loads((place / "model.json").read_text()) == figures
     assert figures["judge_judged"] == 4 and figures["judge_against"] == "references"
-    same = run_evaluate_answers(config, [place / "model.answers.json"]).as_dict()
+    same = run_evaluate_answers(config, [place / "model.answers.json"])
     for name in ("rouge1", "rouge2", "rouge_l", "empty", "bleu"):
         assert figures[f"greedy_{name}"] == pytest.approx(same[name]), name
     assert "out" not in same, "an evaluation's own answers do not overwrite it"

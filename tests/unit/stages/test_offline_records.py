@@ -28,7 +28,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 def test_offline_writes_a_policy_that_evaluate_finds(config: Config) -> None:
     more = [record("x", "x"), RECORDS[0].model_copy(update={"error": Failure(kind="refused", message="no")})]
-    summary = run_train_offline(config, file_of(config, [*RECORDS, *more]), "offline").as_dict()
+    summary = run_train_offline(config, file_of(config, [*RECORDS, *more]), "offline")
     assert (summary["answers"], summary["spans"]) == (5, 5)
     assert (summary["heldout_records"], summary["failed_records"]) == (1, 1)
     rows = [json.loads(line) for line in (config.run.folder / "ppo/offline/metrics.jsonl").read_text().splitlines()]
@@ -40,7 +40,7 @@ def test_an_answer_that_is_too_long_is_left_out_and_named(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = record("b", "so " * 4000 + "b", id="essay")
-    summary = run_train_offline(config, file_of(config, [*RECORDS, long]), "offline").as_dict()
+    summary = run_train_offline(config, file_of(config, [*RECORDS, long]), "offline")
     assert (summary["answers"], summary["too_long"]) == (5, 1)
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out")]
     assert "1 of 6 answers" in line and "'essay' has" in line
@@ -86,4 +86,4 @@ def test_another_file_is_one_line(config: Config, text: str, words: str) -> None
 
 def test_marks_are_not_needed_where_the_score_alone_is_paid(config: Config) -> None:
     scalar = config.model_copy(update={"credit": config.credit.model_copy(update={"scheme": "last_token"})})
-    assert run_train_offline(scalar, file_of(config, [record("a", "a", spans=())]), "x").spans == 0
+    assert run_train_offline(scalar, file_of(config, [record("a", "a", spans=())]), "x")["spans"] == 0

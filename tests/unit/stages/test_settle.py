@@ -198,7 +198,7 @@ def test_a_stage_trains_at_what_was_derived_for_it(
     write_jsonl(feedback, [Feedback(id=str(n), prompt=prompt, **judged) for n, prompt in enumerate(prompts)])
     words = ("--task.data", str(questions), "--task.heldout_share", "0", "--policy.lora.r", "2")
     trained = config(tmp_path / "run", folder, *words, "--run.threads", "1")
-    place = Path(run_train_offline(trained, feedback, "offline").out).parent
+    place = Path(run_train_offline(trained, feedback, "offline")["out"]).parent
     rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert max(row["lr"] for row in rows) == pytest.approx(0.03125) and len(rows) == 6
     assert load_config(place / "config.yaml").offline.lr == 0.03125

@@ -110,10 +110,10 @@ def test_sft_ends_before_its_policy_has_one_answer_only(tmp_path: Path, capsys: 
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     summary = run_sft(config)
     said = capsys.readouterr().err
-    assert summary.metrics["steps"] == 1 and "sft: ended after 1 of 10 updates, when the loss" in said
+    assert summary["steps"] == 1 and "sft: ended after 1 of 10 updates, when the loss" in said
     assert (tmp_path / "run" / "sft" / "policy").is_dir()
-    assert summary.heldout and summary.word_for_word == 0
-    assert f"the policy reproduces 0 of {summary.heldout} held-out corrections word for word" in said
+    assert summary["heldout"] and summary["word_for_word"] == 0
+    assert f"the policy reproduces 0 of {summary['heldout']} held-out corrections word for word" in said
     assert "can gain little" not in said
 
 

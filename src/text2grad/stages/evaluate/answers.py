@@ -40,7 +40,6 @@ from text2grad.eval.judge import (
 from text2grad.eval.metrics import mean
 from text2grad.eval.texts import text_figures
 from text2grad.feedback import Example
-from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import renamed_in_errors
 from text2grad.stages.run_folder import RunFolder, heldout_prompts
 from text2grad.tasks.base import question_text, read_prompt
@@ -155,22 +154,14 @@ def judge_against(judge: Judge, against: str, pairs: Sequence[AnswerPair]) -> di
     return {**names, **{f"judge_{name.removeprefix('judge_')}": value for name, value in figures.items()}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswersSummary(Summary):
-    """The figures of a file of answers; for several files, `systems` holds them by name.
-
-    `failed_records` counts comparisons and ratings without a readable answer of the judge.
-    """
-
-    figures: Mapping[str, Any] = inlined()
-    failed_records: int | None = None
-    out: str | None = None
-
-
-def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | None = None) -> AnswersSummary:
+def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | None = None) -> dict[str, Any]:
     """Measure answer files, and have a judge compare them with `against`: a file or "references".
 
     Figures are written to `evaluation/<task>/<file's name>.json` of the run.
+
+    Returns:
+        The figures of the file; for several files, `systems` holds them by name. `failed_records`
+        counts comparisons and ratings without a readable answer of the judge.
 
     Raises:
         UsageError: two files have the same name, or a comparison has no judge.
@@ -192,11 +183,11 @@ def run_evaluate_answers(config: Config, files: Sequence[Path], against: str | N
             figures[name] |= judge_against(judge, against, pairs[name])
     outs = [_write(run, file, system, figures[system.name]) for file, system in zip(files, systems, strict=True)]
     failed = sum(int(values.get("judge_failed") or 0) for values in figures.values())
-    return AnswersSummary(
-        figures=figures[names[0]] if len(names) == 1 else {"systems": figures},
-        failed_records=None if against is None else failed,
-        out=str(outs[0]) if len(outs) == 1 and outs[0] else None,
-    )
+    return {
+        **(figures[names[0]] if len(names) == 1 else {"systems": figures}),
+        **({} if against is None else {"failed_records": failed}),
+        **({"out": str(outs[0])} if len(outs) == 1 and outs[0] else {}),
+    }
 
 
 def _pair_answers(
