@@ -1,7 +1,7 @@
 """The stages of a run: one module per command. Stages exchange data only through files.
 
 A stage takes a `Config`, reads what earlier stages wrote to `run.folder`, writes its own files and
-returns a `Summary`: typed in Python, one JSON object on the command line. A module imports only
+returns a `Summary` or a dict: one JSON object on the command line. A module imports only
 modules listed before it in tests/layers.py.
 """
 

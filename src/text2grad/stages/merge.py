@@ -40,7 +40,6 @@ from text2grad.policy.load import (
     load_model,
     merge_layers,
 )
-from text2grad.stages import Summary
 from text2grad.stages.run_folder import GATE_FILE, RunFolder
 from text2grad.stages.training import MODEL_NOTE, prepare
 
@@ -50,21 +49,6 @@ SETTINGS_FILE = "text2grad.yaml"
 IN_HUB_CACHE = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
 VLLM_RANK = 16
 """The largest rank of adapters that vLLM serves by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MergeSummary(Summary):
-    """The folder of the model, its contents, the commands that serve it, and its name on the hub.
-
-    `kept`, for an adapter merged into half-precision weights, is the cosine between the trained
-    change and the change after rounding, at most 1.
-    """
-
-    out: str
-    written: str
-    serve: tuple[str, ...]
-    kept: float | None = None
-    hub: str | None = None
 
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -89,11 +73,16 @@ class MergeForm:
 
 def run_merge(
     config: Config, target: str, out: Path, license_name: str, hub: str | None, form: MergeForm = MergeForm()
-) -> MergeSummary:
+) -> dict[str, Any]:
     """Write the run's model `target` to `out` in the given form, and push it to `hub` if set.
 
     The folder is written under a temporary name, so that `out` is complete or empty.
     The verdict of `train-reward` (`gate.json`) is copied with a reward model.
+
+    Returns:
+        The folder of the model, its contents, the commands that serve it, and its name on the hub.
+        `kept`, for an adapter merged into half-precision weights, is the cosine between the trained
+        change and the change after rounding, at most 1.
 
     Raises:
         UserError: there is no such model, `out` is not an empty folder, the hub refuses the model,
@@ -147,7 +136,8 @@ def run_merge(
         raise UserError(problem, f"use the converter of llama.cpp: {command}")
     if hub:
         _push(out, hub)
-    return MergeSummary(out=str(out), written=contents, serve=tuple(serve), kept=cosine, hub=hub or None)
+    kept = {} if cosine is None else {"kept": cosine}
+    return {"out": str(out), "written": contents, "serve": tuple(serve), **kept, **({"hub": hub} if hub else {})}
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:

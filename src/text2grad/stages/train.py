@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy, context_length
-from text2grad.stages import Summary
 from text2grad.stages.critics import (
     CriticFactory,
     critic_factory,
@@ -80,20 +79,6 @@ def probe_critic(critic: Critic) -> OnStep | None:
     return on_step
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainSummary(Summary):
-    """The number of steps and the folder of the policy.
-
-    `chosen`, of a run with a held-out curve, describes the selected policy: its `step` of `steps`
-    (0: before training), the `measure`, the number of held-out `prompts`, and the `value` of the
-    measure for this policy, at the `start` and after the `last` step.
-    """
-
-    steps: int
-    out: str
-    chosen: Mapping[str, Any] | None = None
-
-
 def training_loop(config: Config) -> Callable[..., None]:
     """Return the PPO loop of the engine `local` or `trl`.
 
@@ -110,10 +95,16 @@ def training_loop(config: Config) -> Callable[..., None]:
     return partial(train_trl, fields=config.engine.trl)
 
 
-def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool = False) -> TrainSummary:
+def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool = False) -> dict[str, Any]:
     """Train with NL-gradient PPO against the critic: start or resume the run `ppo/<name>`.
 
     With `plan` the engine verl only writes and prints what it would run.
+
+    Returns:
+        The number of steps and the folder of the policy. `chosen`, of a run with a held-out curve,
+        describes the selected policy: its `step` of `steps` (0: before training), the `measure`,
+        the number of held-out `prompts`, and the `value` of the measure for this policy, at the
+        `start` and after the `last` step.
     """
     if config.engine.name == "verl":
         return train_with_verl(config, name, resume, plan)
@@ -156,7 +147,12 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                 )
     stage.exit_other_processes()
     policy_folder = stage.folder / "policy"
-    return TrainSummary(steps=settings.ppo.steps, out=str(policy_folder), chosen=read_choice(policy_folder))
+    choice = read_choice(policy_folder)
+    return {
+        "steps": settings.ppo.steps,
+        "out": str(policy_folder),
+        **({"chosen": choice} if choice else {}),
+    }
 
 
 def load_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:
@@ -175,7 +171,7 @@ def load_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, li
     return task, examples
 
 
-def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> TrainSummary:
+def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -> dict[str, Any]:
     """Train with verl in the environment of `engine.verl.python` (docs/engines.md)."""
     python = str(config.engine.verl.python or sys.executable)
     stage = prepare_training(config, "ppo", f"ppo/{name}", resume, engines=("verl",))
@@ -203,7 +199,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         else:
             with stage.begin():
                 verl.train(job, examples, python, resume)
-    return TrainSummary(steps=stage.config.ppo.steps, out=str(stage.folder / "policy"))
+    return {"steps": stage.config.ppo.steps, "out": str(stage.folder / "policy")}
 
 
 def verl_job(config: Config, stage: TrainingStage, prompt_tokens: int, has_environment: bool) -> verl.Job:

@@ -105,7 +105,7 @@ def test_the_first_of_the_best_steps_is_handed_over(
     assert not any(same(weights(place / "policy"), other) for other in others)
     chosen = {"step": best, "steps": 3, "measure": "greedy rouge_l", "prompts": 3}
     chosen |= {"value": values[best], "start": values[0], "last": values[-1]}
-    assert summary.chosen == chosen
+    assert summary["chosen"] == chosen
     assert not (place / "best").exists() and not (place / "checkpoints").exists()
     load_frozen(PolicySettings(model=str(place / "policy")))  # its manifest fits
     sentence = describe_choice(chosen)
@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_hands_over_the_same(script: Script, tmp_path: Pa
     with pytest.raises(ZeroDivisionError):
         run_train(config, "mine")
     script.values = iter(curve[3:])
-    assert run_train(config, "mine").chosen == whole.chosen
+    assert run_train(config, "mine")["chosen"] == whole["chosen"]
     assert same(weights(place / "policy"), weights(tmp_path / "two" / "run" / "ppo" / "mine" / "policy"))
 
 
@@ -136,7 +136,7 @@ def test_what_came_after_the_checkpoint_counts_only_once_it_came_again(script: S
     with pytest.raises(ZeroDivisionError):
         run_train(config, "mine")
     script.values = iter((0.2, 0.1))  # as on another machine
-    chosen = run_train(config, "mine").chosen
+    chosen = run_train(config, "mine")["chosen"]
     assert chosen and (chosen["step"], chosen["value"]) == (1, 0.3)
     assert same(weights(place / "policy"), weights(place / "mine-step-1"))
 
@@ -149,7 +149,7 @@ def test_steps_that_are_taken_again_in_another_way_are_chosen_anew(script: Scrip
         run_train(config, "mine")
     script.values = iter((0.4, 0.1))
     changed = config.model_copy(update={"ppo": config.ppo.model_copy(update={"lr": 1e-2})})
-    chosen = run_train(changed, "mine", "force").chosen
+    chosen = run_train(changed, "mine", "force")["chosen"]
     assert chosen and (chosen["step"], chosen["value"]) == (3, 0.4)
     assert same(weights(place / "policy"), weights(place / "mine-step-3"))
 
@@ -160,7 +160,7 @@ def test_a_run_that_starts_over_forgets_the_earlier_one(script: Script, tmp_path
     with pytest.raises(ZeroDivisionError):
         run_train(config, "mine")
     script.values = iter((0.1, 0.2, 0.3, 0.2))
-    chosen = run_train(config, "mine", "restart").chosen
+    chosen = run_train(config, "mine", "restart")["chosen"]
     assert chosen and chosen["step"] == 2
 
 
@@ -175,7 +175,7 @@ def test_without_a_curve_it_is_the_last_and_nothing_is_said(script: Script, tmp_
     script.values = iter((0.9, 0.1, 0.1))
     run_train(config, "mine")
     unwatched = config.model_copy(update={"ppo": config.ppo.model_copy(update={"heldout_every": None})})
-    assert run_train(unwatched, "mine").chosen is None
+    assert run_train(unwatched, "mine").get("chosen") is None
     place = tmp_path / "run" / "ppo" / "mine"
     assert same(weights(place / "policy"), weights(place / "mine-step-2"))
     assert not json.loads((place / "policy" / "manifest.json").read_text())["files"].get("choice.json")
