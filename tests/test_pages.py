@@ -20,8 +20,9 @@ from text2grad.config import Config
 
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 BOOK = sorted((ROOT / "lab" / "book").glob("*.md"))
-METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+DETAILED = ("method", "metrics", "reward-models", "deploy")
+REFERENCE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in DETAILED)
 FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "configs", "lab", ".ci")
 LOGGING = {
     "train/report.py": {"compute_metrics"},
@@ -64,9 +65,9 @@ def string_keys(function: ast.FunctionDef) -> Iterator[str]:
 
 def test_every_setting_and_function_named_exists() -> None:
     sections = "|".join(Config.model_fields)
-    settings = {name.split(":")[0] for name in in_code(METHOD + METRICS, rf"({sections})(\.[a-z_0-9]+)+(: .*)?")}
+    settings = {name.split(":")[0] for name in in_code(REFERENCE, rf"({sections})(\.[a-z_0-9]+)+(: .*)?")}
     assert len(settings) > 25 and {name for name in settings if not setting_exists(name)} == set()
-    functions = in_code(METHOD + METRICS, r"(rl|align|wire|train|eval)(\.\w+)+")
+    functions = in_code(REFERENCE, r"(rl|align|wire|train|eval)(\.\w+)+")
     assert len(functions) > 15 and {name for name in functions if resolve(name) is None} == set()
 
 

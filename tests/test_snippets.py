@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from blocks import fenced
+from chat_server import ChatServer, said
 from places import ROOT
 from text2grad.align.rewards import TokenCredit
 from text2grad.critics.served import ServedCritic
@@ -29,3 +31,26 @@ def test_the_prompt_of_the_extension_page(tmp_path: Path, monkeypatch: pytest.Mo
     space: dict[str, object] = {"text": "Judge {{response}}.", "words_schema": {}, "parse_words": len}
     exec(compile(block, "docs/extend.md", "exec"), space)
     assert space["WORDS"].text == "Judge {{response}}."  # type: ignore[attr-defined]
+
+
+def test_the_check_of_a_server_on_the_deployment_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [block] = blocks_of("deploy.md")
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Judge: {word}"}],
+            "answers": [{"name": "SFT", "response": "no"}, {"name": "offline", "response": f"{word}!"}],
+        }
+        for word in ("one", "two", "three")
+    ]
+    file = tmp_path / "runs" / "mine" / "before_after.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    server = ChatServer(lambda name, turn, body: said("two!" if name == "two" else "one!"))
+    try:
+        exec(compile(block.replace("http://localhost:8000/v1", server.url), "docs/deploy.md", "exec"), {})
+    finally:
+        server.close()
+    assert capsys.readouterr().out == "2 of 3 answers are equal\n"

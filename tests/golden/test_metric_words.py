@@ -1,5 +1,5 @@
-"""What the page says of a logged name is what docs/metrics.md says; `make golden` writes it into
-the package."""
+"""The page explains figures in the words of the documentation; `make golden` writes them into the
+package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 
 from places import ROOT
 
-PAGE = ROOT / "docs" / "metrics.md"
+PAGES = [ROOT / "docs" / name for name in ("metrics.md", "reward-models.md", "deploy.md")]
 WORDS = ROOT / "src" / "text2grad" / "page" / "metrics.json"
 
 
@@ -31,7 +31,7 @@ def plain(cell: str) -> str:
 
 
 def test_the_page_explains_names_as_the_documentation_does() -> None:
-    words = words_of(PAGE.read_text(encoding="utf-8"))
+    words = words_of("".join(page.read_text(encoding="utf-8") for page in PAGES))
     lines = (f"{json.dumps(name)}: {json.dumps(said, ensure_ascii=False)}" for name, said in words.items())
     now = "{\n" + ",\n".join(lines) + "\n}\n"
     if os.environ.get("WRITE_GOLDEN"):

@@ -19,7 +19,9 @@ DRAWS_PER_CASE, MAX_DRAWS = 20, 4000
 
 
 def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, Any]:
-    """Return the figures of the paper's Tables 1, 6, 7, 15 and 19 for one critic (docs/metrics.md).
+    """Return the figures of the paper's Tables 1, 6, 7, 15 and 19 for one critic.
+
+    docs/reward-models.md explains them.
 
     Raises:
         ValueError: no cases.
@@ -165,7 +167,7 @@ def _place_randomly(
 def reward_report(
     judgements: Sequence[Judgement], aligned: Sequence[Aligned], settings: CreditSettings
 ) -> dict[str, float]:
-    """Summarise a reward model's rewards for a policy's answers (docs/metrics.md).
+    """Summarise a reward model's rewards for a policy's answers (docs/deploy.md).
 
     Returns:
         `token_reward`: mean delta over all tokens, with the share of the verdict; `span_reward`:

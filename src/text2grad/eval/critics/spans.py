@@ -37,7 +37,7 @@ class SpanCase(NamedTuple):
 
 
 def span_report(cases: Sequence[SpanCase]) -> dict[str, float]:
-    """Return all rates of one critic, flat and JSON-ready (docs/metrics.md).
+    """Return all rates of one critic, flat and JSON-ready (docs/reward-models.md).
 
     Counts are summed over all responses before dividing. An unreadable prediction marks nothing, so
     it misses every gold label. If neither side uses a label, its precision, recall and F1 are 1; if
