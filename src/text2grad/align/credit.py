@@ -201,7 +201,7 @@ def token_labels(spans: Sequence[Span], aligned: Aligned) -> NDArray[np.int8]:
 def signed_union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return +1, -1 or 0 for each token, (T,), from span membership (S, T) and labels (S,)."""
     good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
-    return np.subtract(good, poor, dtype=np.int8)
+    return np.subtract(good, poor, dtype=np.int8)  # (T,); a token of both gets 1 - 1 = 0
 
 
 def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
@@ -276,6 +276,7 @@ def span_credit(
     is_good, is_poor = good > 0, poor > 0
     one_sign = is_good ^ is_poor
     if settings.weighting == "balanced":
+        # Both sums are 1 at any length: a longer answer earns no more.
         good, poor = _normalise_sum(good * one_sign), _normalise_sum(poor * one_sign)
     delta = np.where(one_sign, good - settings.poor_weight * poor, 0.0)
     if settings.unlabelled:
@@ -313,6 +314,7 @@ def membership(spans: Sequence[Span], aligned: Aligned) -> Flags:
     edges = np.array([edge for span in spans for edge in _trim(span)], dtype=np.int64).reshape(-1, 2)
     first, last = edges[:, :1], edges[:, 1:]  # (S, 1) each, to broadcast against (T,)
     starts, ends = aligned.starts, aligned.ends
+    # Half-open intervals that overlap, (S, 1) against (T,). Special tokens, start == end, never do.
     return np.asarray((starts < last) & (ends > first) & (ends > starts))
 
 
@@ -338,6 +340,7 @@ def _span_weights(
         weights *= token_weights(members, aligned, settings)
     confidences = np.array([span.weight for span in spans], dtype=np.float64)  # (S,)
     if settings.weighting == "span":
+        # The tokens of a span share its reward: a long quote pays no more than a short one.
         confidences = confidences / np.maximum(weights.sum(axis=1), _MIN_SUM)
     weights *= confidences[:, None]
     return weights

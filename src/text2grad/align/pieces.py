@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     AnyTokenizer = PreTrainedTokenizerBase | Tokenizer
 
-_SPACE_MARK = "\u2581"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE_MARK = "\u2581"  # SentencePiece writes a space as this character
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # byte fallback, for characters it has no token for
 _SENTENCEPIECE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 ToBytes = Callable[[str], bytes]

@@ -222,6 +222,7 @@ class TokenCredit:
             UserError: a mask does not fit its ids, or the critic raised a `UserError`.
             CritiquesFailed: more than `max_failed` of the last trajectories failed.
         """
+        # Threads keep the event loop free for the rollouts that are still sampling.
         pending = await asyncio.to_thread(self._prepare, batch)
         judgements = await asyncio.wrap_future(self._queue.submit(_all_questions(pending)))
         return await asyncio.to_thread(self._score, pending, judgements)
@@ -275,6 +276,7 @@ class TokenCredit:
     def _refuse_failures(self, results: Sequence[ScoredTrajectory]) -> None:
         self._failed.extend(result.failed for result in results)
         failed = sum(self._failed)
+        # The minimum keeps a failure among the first few from ending the run.
         if failed > self.max_failed * max(len(self._failed), MIN_RECENT):
             failure = next(result.failures[0] for result in reversed(results) if result.failed)
             raise CritiquesFailed(
@@ -291,6 +293,8 @@ class TokenCredit:
         failures = tuple(judgement for judgement in judgements if isinstance(judgement, Failure))
         if not judgements:
             failures = (Failure(kind="invalid", message="the policy sampled no id of the trajectory"),)
+        # One failed turn leaves the trajectory without rewards: 0 at its tokens would be a
+        # judgement, neutral.
         if failures:
             return ScoredTrajectory(failures=failures, foreign_quotes=foreign, lost_quotes=len(unmatched) - foreign)
         pieces = [(tokens.aligned, tokens.positions)]

@@ -97,6 +97,7 @@ def read_policy_tokens(table: TokenTable, trajectory: Trajectory, output_size: i
             f"ids of another tokenizer: {foreign} is not among the {valid_ids}",
             "pass the tokenizer of the policy that sampled them",
         )
+    # Maximal runs of the mask in order: turns of the policy, and the text of others in between.
     runs = [
         (sampled, [position for position, _ in run])
         for sampled, run in groupby(enumerate(mask), key=lambda item: item[1])
@@ -157,6 +158,7 @@ def _join_turns(response: str, pieces: Sequence[tuple[list[int], Aligned]]) -> P
     for _, aligned in pieces:
         starts.append(aligned.starts + offset)
         ends.append(aligned.ends + offset)
+        # Characters count in the joined text, where BETWEEN_TURNS separates the turns.
         offset += len(aligned.text) + len(BETWEEN_TURNS)
     empty = np.zeros(0, dtype=np.int64)  # np.concatenate refuses an empty list
     edges = (np.concatenate([empty, *starts]), np.concatenate([empty, *ends]))

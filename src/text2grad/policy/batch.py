@@ -99,6 +99,7 @@ def pack(
     return TokenBatch(
         input_ids=input_ids,
         attention_mask=attention_mask,
+        # Attended tokens are counted: padding on the left does not shift the positions of a prompt.
         position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0),
         response_ids=input_ids[:, prompt_width:],
         mask=torch.tensor(mask, dtype=torch.bool, device=device),

@@ -70,6 +70,7 @@ class Dialogue:
             if ids[:1] == self.ids[-1:]:  # some templates begin a turn with the token that ended the last
                 ids = ids[1:]
             self.ids = [*self.ids, *ids]
+            # Read by the model, and in no reward, loss or mean: the policy did not choose them.
             self.mask = [*self.mask, *[False] * len(ids)]
             self.between = [*self.between, tuple(others)]
             return

@@ -122,6 +122,7 @@ def _generate_batch(
             if constraint is not None:  # scores: (rows, V)
                 scores = constraint(rows, [responses[row][-1] for row in rows if responses[row]], scores)
             tokens = _sample_tokens(scores, settings.temperature, None if draws is None else draws[rows, step])
+            # Ended rows are sampled on until they are dropped; their tokens count for nothing.
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _has_ended(responses[row], stops):
                     responses[row].append(token)
@@ -193,6 +194,7 @@ def _forward(
     """Read ids (N, L) after a cache; return the next logits (N, V) and on request states (N, H)."""
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
     inputs[cache_keyword(policy.model)] = cache
+    # Only the last position predicts a new token: logits (N, 1, V) instead of (N, L, V).
     output = policy.model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=states)
     return output.logits[:, -1], output.hidden_states[-1][:, -1] if states else None
 
@@ -205,6 +207,8 @@ def _sample_tokens(scores: Tensor, temperature: float, draws: Tensor | None) -> 
         raise NotFinite("the policy's probabilities are not finite", cure)
     if temperature == 0:
         return likeliest
+    # (N, V) in float32, as in `rl.advantage.log_probs`: a token is drawn with the probability that
+    # the ratio of PPO divides by, whatever the type of the model.
     probabilities = (scores.float() / temperature).softmax(dim=-1)
     if draws is None:
         return torch.multinomial(probabilities, 1).squeeze(1)

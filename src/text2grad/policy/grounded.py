@@ -159,6 +159,7 @@ class Row:
         """Return True if the answer can end within `room` tokens that start with this one."""
         if room > self.reserve or token in self._vocabulary.stops:
             return True
+        # Tried on a copy: this token, then a short way to the end.
         row = copy.copy(self)
         row.matcher = self.matcher.deep_copy()
         row.advance(token)
@@ -213,6 +214,7 @@ class GroundedAnswers:
         for row, token in zip(rows, last_tokens, strict=False):  # empty before the first token
             if not row.ended:
                 row.advance(token)
+        # Rows advance together: the room that remains is that of the longest answer.
         room = self._settings.max_new_tokens - max(row.length for row in rows)
         open_rows = [index for index, row in enumerate(rows) if not row.ended]
         if self._settings.temperature == 0 or any(room <= rows[index].reserve for index in open_rows):

@@ -65,6 +65,7 @@ class ValueHead(nn.Module):
         super().__init__()
         self.inner = nn.Linear(hidden, hidden)
         self.outer = nn.Linear(hidden, 1)
+        # V = 0 at first: GAE starts as the discounted rewards instead of noise.
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
@@ -240,6 +241,7 @@ class Policy(nn.Module):
             layers: return the states of all tokens in all layers.
         """
         stop_here()
+        # fixed: the trunk keeps no activations; only the value function's own parameters learn.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, states = self.reader(self.model, batch, layers)  # hidden (B, T+1, H)
             if kl and self.reference is None:
@@ -253,7 +255,7 @@ class Policy(nn.Module):
             logp=_scatter(scores.logp, batch.mask),
             entropy=None if scores.entropy is None else _scatter(scores.entropy, batch.mask),
             kl=None if scores.kl is None else _scatter(scores.kl, batch.mask),
-            values=values[:, :-1],
+            values=values[:, :-1],  # (B, T), V(s_t) before token t
             last_value=values.gather(1, lengths).squeeze(1),
             before=hidden[:, 0],
             ref_logp=None if scores.ref_logp is None else _scatter(scores.ref_logp, batch.mask),
@@ -263,6 +265,7 @@ class Policy(nn.Module):
     def _values(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
         """Return values (B, T+1) of the states before and after each response token."""
         if self.value_kind == "detached":
+            # The error of V then does not change the states that the policy reads.
             hidden = hidden.detach()
         elif self.value_trunk is not None:
             hidden = self.reader(self.value_trunk, batch).hidden
@@ -275,6 +278,7 @@ class Policy(nn.Module):
         For a loaded adapter the reference is a frozen copy of the adapter, for a new one the model
         with adapters disabled.
         """
+        # A new adapter adds 0 (LoRA's B starts at 0): disabled, the model is its own reference.
         model, adapter = self.model, None
         if not isinstance(model, PeftModel):
             model = copy.deepcopy(model).eval().requires_grad_(False)

@@ -163,6 +163,7 @@ def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     d = log p - log ref. Unbiased, with a low variance; never negative (k3 of Schulman 2020).
     """
     log_ratio = kl_k1(logp, ref_logp)
+    # expm1: its rounding error is relative to d, which is small near the reference, not to 1.
     return torch.expm1(-log_ratio) + log_ratio
 
 
@@ -178,6 +179,7 @@ def adaptive_kl(coefficient: float, observed: float, target: float, horizon: flo
         horizon: responses over which the coefficient adapts.
         count: responses since the last call.
     """
+    # Clipped: whatever is observed, one horizon changes beta by about a fifth at most.
     error = min(max(observed / target - 1.0, -KL_ERROR_LIMIT), KL_ERROR_LIMIT)
     return coefficient * (1.0 + error * count / horizon)
 
@@ -188,6 +190,8 @@ def adaptive_kl(coefficient: float, observed: float, target: float, horizon: flo
 def token_rewards(delta: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -> Tensor:
     """Return r_t^total = delta_t - beta * kl_t (section 3.5), (B, T), 0 outside the mask."""
     check_shapes(2, delta=delta, kl=kl, mask=mask)
+    # The penalty is in the reward, not in the loss (Ziegler et al. 2019): through the advantage, a
+    # token also answers for the KL of the tokens that it leads to.
     return torch.where(mask, at_least_float32(delta) - coefficient * at_least_float32(kl), 0)
 
 
@@ -222,12 +226,13 @@ def gae(
     check_shapes(2, rewards=rewards, values=values, mask=mask)
     _check_bootstrap(mask, bootstrap)
     rewards, values = at_least_float32(rewards), at_least_float32(values)
-    next_value = bootstrap.to(values.dtype)
-    running = torch.zeros_like(next_value)
+    next_value = bootstrap.to(values.dtype)  # (B,), V_{t+1}
+    running = torch.zeros_like(next_value)  # (B,), A_{t+1}
     columns: list[Tensor] = []  # one (B,) per token, the last token first
     for t in reversed(range(rewards.shape[1])):
         live = mask[:, t]  # (B,), False on padding and on tokens of tools: credit passes through
         td_error = rewards[:, t] + gamma * next_value - values[:, t]
+        # The sum over l, one term per step from the end: A_t = td_error_t + gamma lam A_{t+1}.
         running = torch.where(live, td_error + gamma * lam * running, running)
         next_value = torch.where(live, values[:, t], next_value)
         columns.append(torch.where(live, running, 0))
@@ -244,7 +249,7 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     check_shapes(2, rewards=rewards, mask=mask)
     _check_bootstrap(mask, bootstrap)
     rewards = at_least_float32(rewards)
-    running = bootstrap.to(rewards.dtype)
+    running = bootstrap.to(rewards.dtype)  # (B,), the return from token t + 1 on
     columns: list[Tensor] = []
     for t in reversed(range(rewards.shape[1])):
         live = mask[:, t]
@@ -315,6 +320,7 @@ def share_blame(delta: Tensor, word_rewards: Tensor, failed: Tensor) -> tuple[Te
     """
     check_shapes(2, delta=delta, word_rewards=word_rewards)
     rows = failed.view(-1, 1)
+    # (B, 1). Blame that sums to less than 1 keeps its size.
     share = 1 / (-word_rewards.clamp(max=0).sum(dim=1, keepdim=True)).clamp(min=1)
     word_rewards = torch.where(rows & (word_rewards < 0), word_rewards * share, word_rewards)
     return torch.where(rows, word_rewards, delta), word_rewards
@@ -421,11 +427,13 @@ def estimate_advantages(
     if kind == "group":
         if group is None:
             raise ValueError("group advantages need the argument `group`")
+        # (B, T). V does not predict the words, so nothing is bootstrapped where a response was cut.
         word_returns = mc_returns(group.word_rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
         word_returns = normalise(word_returns, judged_mask, normalisation)
         compared = group_advantages(group.scores, word_returns, judged_mask, group.size)
         return Estimate(rewards, token_rewards(compared, kl, coefficient, judged_mask), torch.zeros_like(rewards))
     if kind == "returns":
+        # With V = 0 the TD error is r_t, and GAE is the sum of rewards discounted by gamma lam.
         returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
         return Estimate(rewards, normalise(returns, judged_mask, normalisation), returns)
     advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
@@ -465,6 +473,7 @@ def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
     """
     check_shapes(1, reward_sums=reward_sums, lengths=lengths)
     x, y = at_least_float32(reward_sums), at_least_float32(lengths)
+    # Compared exactly: a variance that is only rounding would give any correlation.
     constant = ((x == x[:1]).all() | (y == y[:1]).all()).item()
     if constant:
         return x.new_zeros(())

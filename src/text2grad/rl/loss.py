@@ -46,6 +46,9 @@ def policy_loss(
     unclipped = -advantages * ratio
     high = clip if clip_high is None else clip_high
     clipped = -advantages * ratio.clamp(1 - clip, 1 + high)
+    # The larger loss is the smaller surrogate, a lower bound on the gain (Schulman et al. 2017,
+    # equation 7). A token that has moved far enough in its direction has no gradient left; one that
+    # moved the wrong way always has.
     return torch.maximum(unclipped, clipped), (clipped > unclipped) & mask
 
 
@@ -59,6 +62,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float)
     values, old_values = at_least_float32(values), at_least_float32(old_values.detach())
     returns = at_least_float32(returns.detach())
     clipped_values = torch.clamp(values, old_values - clip, old_values + clip)
+    # Once V has moved eps towards R, the clipped error is the larger one, and constant: V stops.
     return 0.5 * torch.maximum((values - returns).square(), (clipped_values - returns).square())
 
 

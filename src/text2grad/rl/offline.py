@@ -47,7 +47,7 @@ def offline_loss(logp: Tensor, start_logp: Tensor, weights: Tensor, mask: Tensor
     logp = torch.where(mask, at_least_float32(logp), 0)
     start = torch.where(mask, at_least_float32(start_logp.detach()), 0)
     weights = torch.where(mask, at_least_float32(weights.detach()), 0)
-    # (1 - pi_0) / pi_0 = exp(-log pi_0) - 1
+    # (1 - pi_0) / pi_0 = exp(-log pi_0) - 1; expm1 is exact for pi_0 near 1, log1p for a small pi.
     factor = (-start).expm1().clamp(max=limit)
     unlikelihood = -torch.log1p(-NEARLY_ONE * logp.exp())
     return weights.clamp(min=0) * -logp + weights.clamp(max=0).abs() * factor * unlikelihood

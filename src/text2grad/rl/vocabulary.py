@@ -87,8 +87,11 @@ def score_tokens(
         raise ValueError(f"{count} ids for {', '.join(map(str, lengths))} states (policy, reference)")
     rows = rows or logits.chunk_rows()
     trained = torch.is_grad_enabled() and logits.states.requires_grad
+    # An update of adapters: the head is frozen, so the gradient has a closed form that keeps no
+    # softmax (n, V).
     if trained and not entropy and not reference and logits.weight is not None and not logits.weight.requires_grad:
         return TokenScores(linear_logps(logits.states, logits.weight, ids, temperature, rows))
+    # A single chunk fits in memory, and without a backward pass nothing is kept.
     keep_logits = count <= rows or not torch.is_grad_enabled()
     parts: list[TokenScores] = []
     for start in range(0, max(count, 1), rows):
@@ -122,6 +125,7 @@ def _score_chunk(
     if kl == "full":
         return TokenScores(logp, entropies, adv.kl_from_log_probs(log_p, log_ref), ref_logp)
     estimator = adv.kl_k1 if kl == "k1" else adv.kl_k3
+    # The estimators take (B, T): here one row of n tokens.
     return TokenScores(logp, entropies, estimator(logp[None], ref_logp[None])[0], ref_logp)
 
 

@@ -134,6 +134,7 @@ def critique_and_score(
         return critiques, scores
     started = time.perf_counter()
     ended: list[float] = []
+    # A thread is enough: the critic waits for a server or for programs while torch computes.
     with ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(critique)
         pending.add_done_callback(lambda _: ended.append(time.perf_counter()))

@@ -208,6 +208,7 @@ def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditS
     for start, end, score in score_intervals(critique, aligned):
         weights[start:end] += max(score, 0.0)
     if not credit_settings.by_score:
+        # The verdict is weighed above; the credit scheme would pay it on the last token again.
         spans_only = credit_settings.model_copy(update={"outcome_weight": 0.0})
         weights += credit(critique, aligned, spans_only).delta
     return [float(weight) for weight in weights]
@@ -217,6 +218,7 @@ def add_start_logps(policy: Policy, weighted: Sequence[WeightedAnswer], rows: in
     """Yield the answers with their log-probabilities under the present policy, `rows` at a time."""
     for first in range(0, len(weighted), rows):
         items = weighted[first : first + rows]
+        # By the forward pass of training: pi = pi_0 at first, so the gradient is Definition 1.
         with policy.evaluating():
             logp = policy(_pack(policy, items), valued=False).logp  # (rows, T)
         for item, row in zip(items, logp.tolist(), strict=True):

@@ -109,7 +109,7 @@ def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Calla
 
     def factor(step: int) -> float:
         if step < rising:
-            return (step + 1) / (rising + 1)
+            return (step + 1) / (rising + 1)  # above 0, so that no batch is wasted
         done = (step - rising) / max(1, steps - rising)
         if schedule == "constant":
             return 1.0

@@ -125,6 +125,7 @@ def refuse_long(policy: Policy, names: Sequence[str], items: Sequence[PromptAndT
 
 def _encode_pair(policy: Policy, pair: Pair, table: TokenTable | None) -> EncodedPair:
     dialogue = encode_turns(policy.tokenizer, pair.prompt, pair.target)
+    # Tools and users in a transcript are read, not imitated.
     weights = [float(sampled) for sampled in dialogue.mask]
     labels = _prompt_labels(pair, table.align(dialogue.prompt)) if pair.marked and table is not None else []
     return EncodedPair(dialogue.prompt, dialogue.ids, weights, labels, pair.score)

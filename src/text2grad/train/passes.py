@@ -68,6 +68,7 @@ def accumulate(
         totals: dict[str, float] = {}
         for first in range(0, len(rows), rows_per_pass):
             loss, shares = terms(rows[first : first + rows_per_pass])
+            # Per pass: gradients add up, and the activations of one pass are freed before the next.
             loss.backward()  # type: ignore[no-untyped-call]
             totals = {name: totals.get(name, 0.0) + float(x.detach()) for name, x in shares.items()}
         return totals

@@ -125,6 +125,7 @@ def train_ppo(
             with run.guard_step(partial(learner.strips, step)):
                 probe_records, seconds = probes.answers(step, beta)
                 metrics = ppo_step(learner, [examples[i] for i in rows], [prompts[i] for i in rows], step, beta)
+            # After the step: all rewards of a batch have the same beta.
             training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
             if is_due(step, settings.steps, SAMPLES_EVERY):
                 for record in learner.strips(step, STRIPS) or ():
@@ -168,4 +169,5 @@ def prompt_order(count: int, settings: PPOSettings, rng: random.Random) -> Itera
     stream = itertools.chain.from_iterable(rng.sample(range(count), count) for _ in itertools.count())
     while True:
         indices = list(itertools.islice(stream, settings.rollouts // settings.samples_per_prompt))
+        # Answers to one prompt are consecutive rows, as group advantages expect.
         yield [index for index in indices for _ in range(settings.samples_per_prompt)]

@@ -117,7 +117,7 @@ def token_strips(
         "advantage": rollout.advantages,
         "reward": rollout.rewards,
         "logp": rollout.old_logp,
-        "logp_change": rollout.old_logp - rollout.ref_logp,
+        "logp_change": rollout.old_logp - rollout.ref_logp,  # nats, the k1 estimate at the token
         "entropy": rollout.entropy,
         "learned": rollout.loss_mask,
         **({"ratio": rollout.ratio.where(updated, math.nan)} if bool(updated.any()) else {}),

@@ -213,6 +213,8 @@ def measure_policy(
             stats.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
             stats.last_value[rows] = output.last_value
 
+    # log pi_old comes from the forward pass of the update, not from sampling: a pass with a cache
+    # rounds differently, and the first ratio pi / pi_old has to be exactly 1.
     with policy.evaluating():
         size.run(fill, undo=lambda: None)
     return stats
@@ -240,13 +242,14 @@ def build_rollout(
     size, device = settings.samples_per_prompt, batch.mask.device
     failed = torch.tensor([isinstance(item, Failure) for item in responses.judgements], device=device)  # (B,)
     truncated = torch.tensor([sample.truncated for sample in responses.samples], device=device)  # (B,)
-    judged_mask = batch.mask & ~failed[:, None]  # (B, T)
+    judged_mask = batch.mask & ~failed[:, None]  # (B, T); a failed critique is not a reward of 0
     # (B, T) each; word_rewards are delta without the verdicts.
     delta = scatter_to_tokens([item.delta for item in responses.credits], batch.mask)
     word_rewards = scatter_to_tokens([item.word_rewards for item in responses.credits], batch.mask)
     scores = group_scores(responses.credits, size).to(device)
     if settings.lost_groups == "shared":
         all_failed = adv.in_failed_groups(scores, judged_mask, size)
+        # Where only the verdict is paid, it is the whole signal and stays.
         all_failed &= torch.tensor([not item.by_score for item in responses.credits], device=device)
         delta, word_rewards = adv.share_blame(delta, word_rewards, all_failed)
     # A truncated response would have earned more; a finished one ends with value 0.

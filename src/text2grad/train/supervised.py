@@ -94,6 +94,7 @@ def train_supervised(
         identity=supervised_identity(policy, settings, section, data_identity(policy, pairs, heads)),
         gradient=partial(accumulate_gradient, policy, label_weight=heads.label_weight),
         describe=partial(describe_items, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
+        # A uniform distribution over V tokens has a loss of log V nats a token.
         check=partial(refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
             *([add_head(policy, labels, STEP_OF_LABELS)] if heads.label_weight else []),
@@ -162,6 +163,8 @@ def train_batches(
         make_optimizer(policy, settings, options.course.weight_decay),
         *(head.optimizer() for head in objective.heads),
     ]
+    # For the trunk alone: heads start at zero, and with its warm-up and clipping they learned less
+    # (lab/book/reward-models.md).
     factor = learning_rate_factor(options.course.schedule, options.course.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
@@ -287,7 +290,7 @@ class _Sums(NamedTuple):
 
 def _loss_sums(policy: Policy, items: Sequence[EncodedPair], with_labels: bool = False) -> _Sums:
     batch = policy.pack([item.prompt for item in items], [item.target for item in items])
-    weights = torch.zeros(batch.mask.shape)  # (B, T)
+    weights = torch.zeros(batch.mask.shape)  # (B, T), 0 on padding and on the words of others
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
     output = policy(batch, valued=False, layers=with_labels)
@@ -295,6 +298,8 @@ def _loss_sums(policy: Policy, items: Sequence[EncodedPair], with_labels: bool =
     scores = None
     if policy.score_head is not None:
         targets = [math.nan if item.score is None else item.score for item in items]  # (B,), NaN: no target
+        # (B, H), the state before z: it has read the judged answer. A state after z would also have
+        # read the annotator's spans, which give the score away.
         scores = verdict_loss(policy.score_head, output.before, torch.tensor(targets, device=policy.device))
     return _Sums(-(output.logp * weights.to(policy.device)).sum(), labels, scores)
 

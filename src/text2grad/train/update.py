@@ -41,6 +41,8 @@ def update(
     size = size or PassSize(settings.micro_batch_size)
     totals: dict[str, float] = {}
     updates = 0
+    # First optimizer step: pi = pi_old, the plain policy gradient. Later steps use samples of an
+    # older policy; the ratio corrects for that, and its clipping bounds how far they go.
     for _ in range(settings.epochs):
         rollout.ratio.zero_()
         shuffled = torch.randperm(len(rollout.loss_mask), device=rollout.loss_mask.device)  # (B,)
@@ -91,13 +93,14 @@ def loss_terms(
 
     `policy` is a `Policy`, or a function with the same arguments and results.
     """
+    # fixed: while warming, V is fitted to the returns of a policy that does not change.
     output = policy(part.batch, temperature, fixed=warming, valued=settings.valued)
     logp = output.logp  # (B, T), under the present weights
     policy_loss, clipped = losses.policy_loss(
         logp, part.old_logp, part.advantages, part.loss_mask, CLIP, settings.clip_high
     )
     value_clip = math.inf if warming else VALUE_CLIP  # a new head starts far from the returns
-    ratio = (logp - part.old_logp).detach().exp()
+    ratio = (logp - part.old_logp).detach().exp()  # logged only
     return {
         "policy_loss": policy_loss,
         "value_loss": losses.value_loss(output.values, part.values, part.returns, value_clip),
@@ -114,6 +117,7 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, warming: bool) -> flo
         FloatingPointError: the gradient is not finite; no parameter was changed.
     """
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
+    # One norm over both: a large gradient of V also scales down that of the policy.
     norm = clip_gradient(trained)
     if not math.isfinite(norm):
         raise FloatingPointError("the gradient is not finite, no parameter was changed by it")

@@ -57,6 +57,7 @@ def _append(buffer: Tensor, start: int, states: Tensor) -> Tensor:
     end = start + states.shape[2]
     if end > buffer.shape[2]:
         batch, heads, _, size = states.shape
+        # L tokens cost L / SPARE copies of the buffer instead of L.
         longer = torch.empty(batch, heads, end + SPARE, size, dtype=states.dtype, device=states.device)
         longer[:, :, :start] = buffer[:, :, :start]
         buffer = longer

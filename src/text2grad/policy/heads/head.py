@@ -89,6 +89,7 @@ def label_loss(head: Head, layers: Sequence[Tensor], labels: Tensor) -> Tensor:
     labelled = labels != UNLABELLED
     logits = head(select_layer(layers)[labelled])  # (N, 3)
     classes = logits.new_tensor(CLASSES)
+    # labels -1, 0, 1 are the classes 0, 1, 2.
     return nn.functional.cross_entropy(logits, labels[labelled] + 1, classes, reduction="sum")
 
 
