@@ -39,7 +39,7 @@ def test_the_check_of_a_server_on_the_deployment_page(
     [block] = blocks_of("deploy.md")
     rows = [
         {
-            "prompt": [{"role": "user", "content": f"Judge: {word}"}],
+            "prompt": [{"role": "user", "content": word}],
             "answers": [{"name": "SFT", "response": "no"}, {"name": "offline", "response": f"{word}!"}],
         }
         for word in ("one", "two", "three")
@@ -48,7 +48,10 @@ def test_the_check_of_a_server_on_the_deployment_page(
     file.parent.mkdir(parents=True)
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     monkeypatch.chdir(tmp_path)
-    server = ChatServer(lambda name, turn, body: said("two!" if name == "two" else "one!"))
+    server = ChatServer(
+        lambda name, turn, body: said("two!" if name == "two" else "one!"),
+        name=lambda body: str(body["messages"][-1]["content"]),
+    )
     try:
         exec(compile(block.replace("http://localhost:8000/v1", server.url), "docs/deploy.md", "exec"), {})
     finally:
