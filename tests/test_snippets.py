@@ -56,4 +56,5 @@ def test_the_check_of_a_server_on_the_deployment_page(
         exec(compile(block.replace("http://localhost:8000/v1", server.url), "docs/deploy.md", "exec"), {})
     finally:
         server.close()
+    assert {body["temperature"] for body in server.bodies} == {0}
     assert capsys.readouterr().out == "2 of 3 answers are equal\n"
