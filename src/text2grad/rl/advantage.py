@@ -226,8 +226,9 @@ def gae(
     check_shapes(2, rewards=rewards, values=values, mask=mask)
     _check_bootstrap(mask, bootstrap)
     rewards, values = at_least_float32(rewards), at_least_float32(values)
-    next_value = bootstrap.to(values.dtype)  # (B,), V_{t+1}
-    running = torch.zeros_like(next_value)  # (B,), A_{t+1}
+    # V_{t+1} and A_{t+1}, (B,) each.
+    next_value = bootstrap.to(values.dtype)
+    running = torch.zeros_like(next_value)
     columns: list[Tensor] = []  # one (B,) per token, the last token first
     for t in reversed(range(rewards.shape[1])):
         live = mask[:, t]  # (B,), False on padding and on tokens of tools: credit passes through
@@ -249,7 +250,8 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     check_shapes(2, rewards=rewards, mask=mask)
     _check_bootstrap(mask, bootstrap)
     rewards = at_least_float32(rewards)
-    running = bootstrap.to(rewards.dtype)  # (B,), the return from token t + 1 on
+    # (B,), the return from token t + 1 on.
+    running = bootstrap.to(rewards.dtype)
     columns: list[Tensor] = []
     for t in reversed(range(rewards.shape[1])):
         live = mask[:, t]
