@@ -26,7 +26,7 @@ from text2grad.tasks.library import (
 from text2grad_lab.tasks.docstrings import in_words
 
 NAME = "text2grad_lab.tasks.docstrings:DocstringsTask"
-REST = "Those without one are passed over, and the rest is sorted."
+BODY = "Those without one are passed over, and the rest is sorted."
 SOURCE = '''
 raise SystemExit("a module that is read, never imported")
 
@@ -101,14 +101,14 @@ def test_the_function_that_is_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("docstring", "parts"),
     [
-        (f"Sort the rows by name.\n\n    {REST}\n", ("Sort the rows by name.", REST)),
+        (f"Sort the rows by name.\n\n    {BODY}\n", ("Sort the rows by name.", BODY)),
         ("Sort the rows by name.", None),
-        (f"Sort the rows by name\n\n{REST}", None),
-        (f"Sort rows.\n\n{REST}", None),
-        (f"Sort the rows by name.\nSlowly.\n\n{REST}", None),
-        (f"Sort the :class:`Row` by name.\n\n{REST}", None),
+        (f"Sort the rows by name\n\n{BODY}", None),
+        (f"Sort rows.\n\n{BODY}", None),
+        (f"Sort the rows by name.\nSlowly.\n\n{BODY}", None),
+        (f"Sort the :class:`Row` by name.\n\n{BODY}", None),
         ("Sort the rows by name.\n\n>>> sort(rows, by='name', quickly=True)", None),
-        (f"Sort the rows by {'very ' * 12}long names.\n\n{REST}", None),
+        (f"Sort the rows by {'very ' * 12}long names.\n\n{BODY}", None),
     ],
 )
 def test_a_docstring_is_its_first_line_and_the_rest(docstring: str, parts: tuple[str, str] | None) -> None:
@@ -119,7 +119,7 @@ def test_files_that_are_no_python_and_tests_are_passed_over(tmp_path: Path) -> N
     package(tmp_path, "good", 2)
     package(tmp_path / "good", "tests", 2)
     package(tmp_path / "good", "_vendor", 2)
-    (tmp_path / "good" / "template.py").write_text(f'{{{{ name }}}}\n"""Sort the rows by name.\n\n{REST}"""\n')
+    (tmp_path / "good" / "template.py").write_text(f'{{{{ name }}}}\n"""Sort the rows by name.\n\n{BODY}"""\n')
     assert {item.place for item in documented_functions([tmp_path])} == {"good/code.py:f0", "good/code.py:f1"}
 
 
@@ -147,21 +147,21 @@ def test_a_model_that_can_read_sees_the_function_as_written(settings: TaskSettin
         task = load_task(settings.model_copy(update={"name": "function_summaries", "context_characters": room}))
         return [example.prompt[0].content for example in task.examples("heldout")]
 
-    whole = load_task(settings.model_copy(update={"name": "function_summaries"}))
-    for one, other in zip(whole.examples("heldout"), load_task(settings).examples("heldout"), strict=True):
-        asked, _, shown = one.prompt[0].content.partition("\n\n")
-        assert "first line" in asked and shown.startswith("def f")
+    full_task = load_task(settings.model_copy(update={"name": "function_summaries"}))
+    for one, other in zip(full_task.examples("heldout"), load_task(settings).examples("heldout"), strict=True):
+        instruction, _, function = one.prompt[0].content.partition("\n\n")
+        assert "first line" in instruction and function.startswith("def f")
         assert (one.id, one.reference.lower()) == (other.id, other.reference)
         assert one.reference[0].isupper() and one.reference not in one.prompt[0].content
     assert all(len(text.rpartition(":\n")[2]) <= 10 for text in prompts(10)) and prompts(10) != prompts(None)
 
 
 def test_copies_across_the_split_are_not_held_out() -> None:
-    def function(package: str, summary: str, rest: str) -> DocumentedFunction:
-        return DocumentedFunction(package, f"{package}:{summary}", "f", "()", summary, rest)
+    def function(package: str, summary: str, body: str) -> DocumentedFunction:
+        return DocumentedFunction(package, f"{package}:{summary}", "f", "()", summary, body)
 
     settings, names = TaskSettings(name=NAME), [f"p{index}" for index in range(50)]
-    split = split_functions([function(name, f"Sum of {name}.", f"{name} {REST}") for name in names], settings)
+    split = split_functions([function(name, f"Sum of {name}.", f"{name} {BODY}") for name in names], settings)
     assert split["sft"]
     trained_on = {item.package for item in (*split["sft"], *split["train"])}
     inside = next(name for name in names if name in trained_on)

@@ -60,8 +60,8 @@ def test_a_critic_reads_its_settings_from_extra(modules: Path) -> None:
     words = ["--critic.kind", "length_critic:LENGTH", "--extra.length.limit", "3"]
     config = load_config(find_config("demo"), words)
     with critic_factory(config) as factory, factory.open() as critic:
-        judged = critic.critique([], ["ab", "abc"])
-    assert [critique.score for critique in judged] == [1.0, -1.0]
+        critiques = critic.critique([], ["ab", "abc"])
+    assert [critique.score for critique in critiques] == [1.0, -1.0]
     wrong = load_config(find_config("demo"), [*words[:2], "--extra.length.limits", "3"])
     with (
         critic_factory(wrong) as factory,
@@ -73,13 +73,13 @@ def test_a_critic_reads_its_settings_from_extra(modules: Path) -> None:
 
 def test_a_command_is_named_as_module_and_class(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (modules / "shouting.py").write_text(COMMAND)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["shouting:Shout", "--word", "yes", "--json"])
-    assert not left.value.code
+    assert not exit_info.value.code
     assert capsys.readouterr().out.strip() == '{"said": "YES"}'
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["pathlib:Path"])
-    assert left.value.code == 1
+    assert exit_info.value.code == 1
 
 
 def test_a_preset_of_a_package_is_found_by_its_name(modules: Path) -> None:

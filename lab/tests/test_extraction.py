@@ -17,7 +17,7 @@ from text2grad.tasks.base import TaskSettings
 from text2grad_lab.tasks.extraction import ExtractionTask, read_kinds
 from text2grad_lab.tasks.objects import Fields, read_members
 
-WANTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "rooms": 3}'
+EXPECTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "rooms": 3}'
 
 
 def task(**changes: object) -> ExtractionTask:
@@ -26,23 +26,23 @@ def task(**changes: object) -> ExtractionTask:
 
 
 def kinds(examples: list[Example]) -> set[str]:
-    return {each.meta["kind"] for each in examples}
+    return {example.meta["kind"] for example in examples}
 
 
 def test_no_key_belongs_to_two_kinds() -> None:
-    found = read_kinds()
-    keys = [key for kind in found for key in kind.keys]
-    assert len(found) >= 8 and len(keys) == len(set(keys))
-    assert {kind.form for kind in found} == {"prose", "list", "table"}
+    all_kinds = read_kinds()
+    keys = [key for kind in all_kinds for key in kind.keys]
+    assert len(all_kinds) >= 8 and len(keys) == len(set(keys))
+    assert {kind.form for kind in all_kinds} == {"prose", "list", "table"}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 100])
 def test_two_kinds_are_held_out_with_all_their_keys(seed: int) -> None:
-    own = task(seed=seed)
-    heldout, *trained = (own.examples(split) for split in ("heldout", "sft", "train"))
+    extraction = task(seed=seed)
+    heldout, *trained = (extraction.examples(split) for split in ("heldout", "sft", "train"))
     assert len(kinds(heldout)) == 2 and len(kinds(trained[0])) == 8
     assert not kinds(heldout) & (kinds(trained[0]) | kinds(trained[1]))
-    prompts = [each.prompt for split in (heldout, *trained) for each in split]
+    prompts = [example.prompt for split in (heldout, *trained) for example in split]
     assert len(set(prompts)) == len(prompts)
 
 
@@ -58,38 +58,38 @@ def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations()
 def test_every_value_stands_in_its_document_and_the_reference_is_right() -> None:
     """Each answer is in the text as it is, or is a date, a time or a number, which may be written
     otherwise."""
-    for each in task().examples("sft") + task().examples("heldout"):
-        wanted = json.loads(each.reference)
-        document = each.prompt[0].content
+    for example in task().examples("sft") + task().examples("heldout"):
+        expected = json.loads(example.reference)
+        document = example.prompt[0].content
         copied = [
-            v for v in wanted.values() if isinstance(v, str) and not v.replace("-", "").replace(":", "").isdigit()
+            v for v in expected.values() if isinstance(v, str) and not v.replace("-", "").replace(":", "").isdigit()
         ]
-        assert all(value in document for value in copied), each
-        assert 3 <= len(wanted) <= 4 and all(key in document for key in wanted)
-        assert task().scores(each, each.reference) == {"fields": 1.0, "exact": 1.0, "valid": 1.0}
+        assert all(value in document for value in copied), example
+        assert 3 <= len(expected) <= 4 and all(key in document for key in expected)
+        assert task().scores(example, example.reference) == {"fields": 1.0, "exact": 1.0, "valid": 1.0}
 
 
 @pytest.mark.parametrize(
     ("response", "fields", "exact", "valid"),
     [
-        (WANTED, 1, 1, 1),
+        (EXPECTED, 1, 1, 1),
         ('{"rooms":3,"total":12.5,\n"due":"2025-01-02","payer":"Ana Ruiz"}', 1, 1, 1),
-        (WANTED.replace("12.50", '"12.50"'), 0.75, 0, 1),
-        (WANTED.replace("12.50", "1.25e1"), 1, 1, 1),
-        (WANTED.replace("3}", "4}"), 0.75, 0, 1),
-        (WANTED.replace(', "rooms": 3', ""), 0.75, 0, 0),
-        (WANTED.replace("}", ', "city": "Lyon"}'), 0.8, 0, 0),
-        (WANTED.replace("Ana Ruiz", "Ana  Ruiz"), 0.75, 0, 1),
-        (WANTED.replace("Ana Ruiz", "\\u0041na Ruiz"), 1, 1, 1),
-        (WANTED[:-1], 0, 0, 0),
-        (f"```json\n{WANTED}\n```", 0, 0, 0),
-        (f"[{WANTED}]", 0, 0, 0),
+        (EXPECTED.replace("12.50", '"12.50"'), 0.75, 0, 1),
+        (EXPECTED.replace("12.50", "1.25e1"), 1, 1, 1),
+        (EXPECTED.replace("3}", "4}"), 0.75, 0, 1),
+        (EXPECTED.replace(', "rooms": 3', ""), 0.75, 0, 0),
+        (EXPECTED.replace("}", ', "city": "Lyon"}'), 0.8, 0, 0),
+        (EXPECTED.replace("Ana Ruiz", "Ana  Ruiz"), 0.75, 0, 1),
+        (EXPECTED.replace("Ana Ruiz", "\\u0041na Ruiz"), 1, 1, 1),
+        (EXPECTED[:-1], 0, 0, 0),
+        (f"```json\n{EXPECTED}\n```", 0, 0, 0),
+        (f"[{EXPECTED}]", 0, 0, 0),
         ("{}", 0, 0, 0),
         ("", 0, 0, 0),
     ],
 )
 def test_measures(response: str, fields: float, exact: float, valid: float) -> None:
-    assert Fields.of(WANTED, response).scores() == {"fields": fields, "exact": exact, "valid": valid}
+    assert Fields.of(EXPECTED, response).scores() == {"fields": fields, "exact": exact, "valid": valid}
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,17 @@ def slowly(text: str) -> list[tuple[str, Any]] | None:
         raise ValueError(constant)
 
     try:
-        found = json.loads(
+        members = json.loads(
             text, object_pairs_hook=list, parse_int=Decimal, parse_float=Decimal, parse_constant=refuse
         )
     except ValueError:
         return None
-    return found if text.strip().startswith("{") else None
+    return members if text.strip().startswith("{") else None
 
 
 @given(objects, st.booleans(), st.data())
-def test_what_is_read_is_what_the_library_reads(wanted: dict[str, Any], tight: bool, data: st.DataObject) -> None:
-    text = json.dumps(wanted, ensure_ascii=tight, separators=(",", ":") if tight else None)
+def test_what_is_read_is_what_the_library_reads(value: dict[str, Any], tight: bool, data: st.DataObject) -> None:
+    text = json.dumps(value, ensure_ascii=tight, separators=(",", ":") if tight else None)
     at = data.draw(st.integers(0, len(text)))
     text = data.draw(st.sampled_from([text, text[:at], text[:at] + text[at + 1 :], f'{text[:at]}",{text[at:]}']))
     members, faults = read_members(text)

@@ -21,65 +21,65 @@ ROW = "name: ford pinto 4\nhorsepower: 130\nweight: 3504 lb\nmileage: 17.6 mpg\n
 EXAMPLE = Example(
     id="a", prompt=(Message(role="user", content=f"Write a report.\n\n{ROW}"),), meta={"facts": FACTS}
 )
-WHOLE = "The ford pinto 4 comes from the USA and has 130 hp. It weighs 3,504 pounds and does 17.6 mpg."
+COMPLETE = "The ford pinto 4 comes from the USA and has 130 hp. It weighs 3,504 pounds and does 17.6 mpg."
 HONEST = "The ford pinto 4 is a car. It has 130 hp."
-PAID = ["ford pinto 4", "130"]
+REWARDED = ["ford pinto 4", "130"]
 
 
-def judged(response: str) -> Critique:
-    (found,) = FactsCritic().critique([EXAMPLE], [response])
-    assert isinstance(found, Critique)
-    Feedback.of(EXAMPLE, response, found, Source(kind="program"))  # which checks the quotes
-    return found
+def judge(response: str) -> Critique:
+    (critique,) = FactsCritic().critique([EXAMPLE], [response])
+    assert isinstance(critique, Critique)
+    Feedback.of(EXAMPLE, response, critique, Source(kind="program"))  # which checks the quotes
+    return critique
 
 
-def paid(response: str) -> list[str]:
-    return [span.text.lower() for span in judged(response).spans if span.label > 0]
+def rewarded_words(response: str) -> list[str]:
+    return [span.text.lower() for span in judge(response).spans if span.label > 0]
 
 
 def test_stated_facts_are_good_what_is_not_in_the_row_is_poor() -> None:
-    found = judged("The ford pinto 4 from Texas has 150 hp. It weighs 17.6 pounds and does 17.6 mpg.")
-    assert [(span.text, span.label, span.reason) for span in found.spans] == [
+    critique = judge("The ford pinto 4 from Texas has 150 hp. It weighs 17.6 pounds and does 17.6 mpg.")
+    assert [(span.text, span.label, span.reason) for span in critique.spans] == [
         ("ford pinto 4", 1, "the name"),
         ("Texas", -1, "this name is not in the row"),
         ("150", -1, "this number is not in the row"),
         ("17.6", -1, "this is not the weight"),
         ("17.6", 1, "the mileage"),
     ]
-    assert found.omissions == ("horsepower", "weight", "origin") and found.score == 2 * 2 / 8 - 1
-    assert found.text == (
+    assert critique.omissions == ("horsepower", "weight", "origin") and critique.score == 2 * 2 / 8 - 1
+    assert critique.text == (
         "Stated: name, mileage. Wrong: 'Texas' (this name is not in the row), '150' (this number is not in the"
         " row), '17.6' (this is not the weight). Missing: horsepower, weight, origin."
     )
 
 
 def test_the_best_and_the_worst() -> None:
-    assert (judged(WHOLE).score, judged(WHOLE).omissions) == (1.0, ())
-    assert (judged(" ").score, judged(" ").text, judged(" ").spans) == (-1.0, "The answer is empty.", ())
-    assert judged("No idea").text.endswith("It is not two or three whole sentences.")
+    assert (judge(COMPLETE).score, judge(COMPLETE).omissions) == (1.0, ())
+    assert (judge(" ").score, judge(" ").text, judge(" ").spans) == (-1.0, "The answer is empty.", ())
+    assert judge("No idea").text.endswith("It is not two or three whole sentences.")
 
 
 @pytest.mark.parametrize(
     "more", ["It weighs 3504 pounds. It is red.", "It weighs 3504", "\nname: ford pinto 4", "3504 \n"]
 )
 def test_all_that_comes_after_the_third_sentence_is_poor(more: str) -> None:
-    found = judged(f"{HONEST} It is. {more}")
-    assert (found.spans[-1].text, found.spans[-1].reason) == (more.strip(), "after the 3rd sentence")
-    assert found.score == 2 * 2 / 7 - 1  # one fault for its length, one for all that follows
-    assert judged(f"{HONEST} It is. \n").spans[-1].text == "130"
+    critique = judge(f"{HONEST} It is. {more}")
+    assert (critique.spans[-1].text, critique.spans[-1].reason) == (more.strip(), "after the 3rd sentence")
+    assert critique.score == 2 * 2 / 7 - 1  # one fault for its length, one for all that follows
+    assert judge(f"{HONEST} It is. \n").spans[-1].text == "130"
 
 
 def test_no_reason_gives_a_value_away() -> None:
     for response in ("A car. It has 150 hp.", "It weighs 2 kg. It weighs 130 pounds.", "", "hp: 1, mpg: 2."):
-        found = judged(response)
-        said = " ".join([*found.omissions, *(span.reason for span in found.spans)])
-        assert not any(value in said for value in ("pinto", "130", "3504", "17.6", "USA"))
+        critique = judge(response)
+        reasons = " ".join([*critique.omissions, *(span.reason for span in critique.spans)])
+        assert not any(value in reasons for value in ("pinto", "130", "3504", "17.6", "USA"))
 
 
 def test_without_facts_it_can_say_nothing() -> None:
     bare = EXAMPLE.model_copy(update={"meta": {}})
-    (found,) = FactsCritic().critique([bare], [WHOLE])
-    assert isinstance(found, Failure) and found.kind == "unsupported"
+    (failure,) = FactsCritic().critique([bare], [COMPLETE])
+    assert isinstance(failure, Failure) and failure.kind == "unsupported"
     needs = spec_of("text2grad_lab.tasks.facts:FACTS").needs
     assert needs and needs.has(EXAMPLE) and not needs.has(bare)
 
@@ -103,12 +103,12 @@ TRICKS = {
     "the row behind": f"{HONEST}\n{ROW}",
     "the row before": f"{ROW}\n{HONEST}",
     "bullets": "- ford pinto 4\n- 130 hp\n- weighs 3504 pounds\n- 17.6 mpg\n- USA",
-    "no full stop": WHOLE.replace(".", "").replace("176", "17.6"),
+    "no full stop": COMPLETE.replace(".", "").replace("176", "17.6"),
     "more sentences": f"{HONEST} It is. It weighs 3504 pounds. It does 17.6 mpg.",
-    "facts after the third sentence": f"A car. A. B. {WHOLE}",
+    "facts after the third sentence": f"A car. A. B. {COMPLETE}",
     "a sentence that does not end after the third": f"{HONEST} It is. It weighs 3504 pounds and does 17.6 mpg",
     "the row after the third sentence": f"{HONEST} It is.\n{ROW}",
-    "one sentence that does not end": WHOLE.replace(". It", ", it")[:-1],
+    "one sentence that does not end": COMPLETE.replace(". It", ", it")[:-1],
     "one label a sentence": "Name: ford pinto 4. Its power: 130 hp. Its weight: 3504 pounds.",
     "candidates": f"{HONEST[:-1]} and weighs 3501, 3502, 3503 or 3504 pounds.",
     "ranges": f"{HONEST[:-1]} and weighs 1000-9000 pounds.",
@@ -138,12 +138,12 @@ TRICKS = {
 
 def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
     """Good is each fact once, and of what was added nothing."""
-    honest, caught = judged(HONEST).score, []
+    honest, caught = judge(HONEST).score, []
     assert honest == pytest.approx(2 * 2 / 5 - 1)
     for trick, response in TRICKS.items():
         more = {"candidates": ["3504"], "every mileage": ["17.6"]}.get(trick, [])
-        score, scores, good = judged(response).score, report_of(EXAMPLE, response).scores(), paid(response)
+        score, scores, good = judge(response).score, report_of(EXAMPLE, response).scores(), rewarded_words(response)
         assert score == pytest.approx(2 * scores["right"] - 1) and score is not None and honest is not None
-        unpaid = len(good) == len(set(good)) and set(good) <= {*PAID, *more}
+        unpaid = len(good) == len(set(good)) and set(good) <= {*REWARDED, *more}
         caught += [trick] if score <= honest and unpaid and (scores["covered"] <= 0.4 or more) else []
     assert caught == list(TRICKS)

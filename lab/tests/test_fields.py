@@ -15,29 +15,29 @@ from text2grad_lab.tasks.objects import Fields
 DOCUMENT = (
     "Ana Ruiz pays $12.50 by 2 January 2025; Omar Khan paid $30 on 2024-11-05 in Lyon. Late: 5 %. Call at 4:30 pm."
 )
-WANTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "call_at": "16:30"}'
+EXPECTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "call_at": "16:30"}'
 HONEST = '{"payer": "Ana Ruiz", "due": "2024-11-05", "total": 12.50, "call_at": "17:00"}'
 RIGHT = {"Ana Ruiz", "12.50"}
 
 
-def judged(response: str, reference: str = WANTED) -> Critique:
+def judge(response: str, reference: str = EXPECTED) -> Critique:
     example = Example(id="a", prompt=(Message(role="user", content=DOCUMENT),), reference=reference)
-    (found,) = FieldsCritic().critique([example], [response])
-    assert isinstance(found, Critique)
-    Feedback.of(example, response, found, Source(kind="program"))  # which checks the quotes
-    return found
+    (critique,) = FieldsCritic().critique([example], [response])
+    assert isinstance(critique, Critique)
+    Feedback.of(example, response, critique, Source(kind="program"))  # which checks the quotes
+    return critique
 
 
 def test_right_values_are_good_wrong_ones_poor_with_the_kind_of_mistake() -> None:
-    found = judged('{"payer": "Omar Khan", "due": "2 January 2025", "total": "12.50", "city": "Lyon"}')
-    assert [(span.text, span.label, span.reason) for span in found.spans] == [
+    critique = judge('{"payer": "Omar Khan", "due": "2 January 2025", "total": "12.50", "city": "Lyon"}')
+    assert [(span.text, span.label, span.reason) for span in critique.spans] == [
         ("Omar Khan", -1, "it is in the text, but is not the payer"),
         ("2 January 2025", -1, "a date is written YYYY-MM-DD"),
         ("12.50", -1, "the total is a number, not text"),
         ('"city": "Lyon"', -1, "nobody asked for this key"),
     ]
-    assert (found.score, found.omissions) == (-1.0, ("call_at",))
-    assert found.text == "Wrong: payer, due, total. Not asked for: city. Missing: call_at."
+    assert (critique.score, critique.omissions) == (-1.0, ("call_at",))
+    assert critique.text == "Wrong: payer, due, total. Not asked for: city. Missing: call_at."
 
 
 @pytest.mark.parametrize(
@@ -53,44 +53,44 @@ def test_right_values_are_good_wrong_ones_poor_with_the_kind_of_mistake() -> Non
     ],
 )
 def test_reasons_say_the_kind_of_mistake_and_never_the_right_value(value: str, reason: str) -> None:
-    (span,) = [span for span in judged(WANTED.replace('"Ana Ruiz"', value)).spans if span.label < 0]
+    (span,) = [span for span in judge(EXPECTED.replace('"Ana Ruiz"', value)).spans if span.label < 0]
     assert span.reason == reason and span.text == (value.strip('"') or '""')
 
 
 def test_other_times_dates_and_numbers_are_simply_not_what_is_asked_for() -> None:
-    poor = [span.reason for span in judged(HONEST.replace("12.50", "30")).spans if span.label < 0]
+    poor = [span.reason for span in judge(HONEST.replace("12.50", "30")).spans if span.label < 0]
     assert poor == ["this is not the due", "this is not the total", "this is not the call_at"]
-    (form,) = [span.reason for span in judged(WANTED.replace("16:30", "4:30 pm")).spans if span.label < 0]
+    (form,) = [span.reason for span in judge(EXPECTED.replace("16:30", "4:30 pm")).spans if span.label < 0]
     assert form == "a time is written HH:MM"
 
 
 def test_no_reason_and_no_omission_gives_the_right_value_away() -> None:
     for response in ("{}", "", "no", HONEST.replace("Ana Ruiz", "Omar Khan").replace("12.50", "1")):
-        found = judged(response)
-        said = " ".join([found.text, *found.omissions, *(span.reason for span in found.spans)])
-        assert not any(value in said for value in ("Ana Ruiz", "2025-01-02", "12.5", "16:30"))
+        critique = judge(response)
+        reasons = " ".join([critique.text, *critique.omissions, *(span.reason for span in critique.spans)])
+        assert not any(value in reasons for value in ("Ana Ruiz", "2025-01-02", "12.5", "16:30"))
 
 
 def test_an_answer_that_breaks_off_keeps_what_was_right() -> None:
-    found = judged('{"payer": "Ana Ruiz", "due": "2025-01-02" "total": 12.50}')
-    marked = [(span.text, span.label) for span in found.spans]
-    assert marked == [("Ana Ruiz", 1), ("2025-01-02", 1), ('"total"', -1)]
-    assert found.score == -1.0 and found.omissions == ("total", "call_at")
-    assert found.text.endswith("Not JSON at character 42: a comma or } belongs here.")
+    critique = judge('{"payer": "Ana Ruiz", "due": "2025-01-02" "total": 12.50}')
+    labels = [(span.text, span.label) for span in critique.spans]
+    assert labels == [("Ana Ruiz", 1), ("2025-01-02", 1), ('"total"', -1)]
+    assert critique.score == -1.0 and critique.omissions == ("total", "call_at")
+    assert critique.text.endswith("Not JSON at character 42: a comma or } belongs here.")
 
 
 def test_the_best_and_the_worst() -> None:
-    assert (judged(WANTED).score, judged(WANTED).omissions) == (1.0, ())
-    assert all(span.label == 1 for span in judged(WANTED).spans)
-    assert (judged("").score, judged("").text, judged("").spans) == (-1.0, "The answer is empty.", ())
-    assert judged("Ana Ruiz").spans[0].text == "Ana Ruiz" and judged("Ana Ruiz").spans[0].label == -1
+    assert (judge(EXPECTED).score, judge(EXPECTED).omissions) == (1.0, ())
+    assert all(span.label == 1 for span in judge(EXPECTED).spans)
+    assert (judge("").score, judge("").text, judge("").spans) == (-1.0, "The answer is empty.", ())
+    assert judge("Ana Ruiz").spans[0].text == "Ana Ruiz" and judge("Ana Ruiz").spans[0].label == -1
 
 
 @pytest.mark.parametrize("reference", ["", "{}", "[1]", "Ana Ruiz", '{"a": 1'])
 def test_without_an_object_it_can_say_nothing(reference: str) -> None:
     example = Example(id="a", prompt=(Message(role="user", content="?"),), reference=reference)
-    (found,) = FieldsCritic().critique([example], [WANTED])
-    assert isinstance(found, Failure) and found.kind == "unsupported"
+    (failure,) = FieldsCritic().critique([example], [EXPECTED])
+    assert isinstance(failure, Failure) and failure.kind == "unsupported"
     needs = spec_of("text2grad_lab.tasks.fields:FIELDS").needs
     assert needs and not needs.has(example)
 
@@ -110,14 +110,14 @@ TRICKS = {
     "a list of candidates": HONEST.replace('"2024-11-05"', '["2025-01-02", "2024-11-05"]'),
     "the right one in a list": HONEST.replace('"2024-11-05"', '["2025-01-02"]'),
     "the right one in an object": HONEST.replace('"2024-11-05"', '{"due": "2025-01-02"}'),
-    "the whole answer in a field": more(f'"answer": {WANTED}'),
-    "all in an object": f'{{"answer": {WANTED}}}',
-    "all in a list": f"[{WANTED}]",
-    "two objects": HONEST + WANTED,
-    "two objects in two lines": f"{HONEST}\n{WANTED}",
-    "the right object first": f"{WANTED}\n{HONEST}",
-    "the right object in prose": f"The answer is {WANTED}",
-    "a fence": f"```json\n{WANTED}\n```",
+    "the whole answer in a field": more(f'"answer": {EXPECTED}'),
+    "all in an object": f'{{"answer": {EXPECTED}}}',
+    "all in a list": f"[{EXPECTED}]",
+    "two objects": HONEST + EXPECTED,
+    "two objects in two lines": f"{HONEST}\n{EXPECTED}",
+    "the right object first": f"{EXPECTED}\n{HONEST}",
+    "the right object in prose": f"The answer is {EXPECTED}",
+    "a fence": f"```json\n{EXPECTED}\n```",
     "candidates in one text": HONEST.replace("2024-11-05", "2025-01-02 or 2024-11-05"),
     "words around a value": HONEST.replace("2024-11-05", "due 2025-01-02"),
     "the document in a field": HONEST.replace("2024-11-05", DOCUMENT),
@@ -152,10 +152,10 @@ TRICKS = {
 def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
     """Good are right values where they belong, each once; what is added is poor or not marked."""
     not_json = {"the right object first", "the right object in prose", "a fence", "all in a list"}
-    honest, caught = judged(HONEST).score, []
+    honest, caught = judge(HONEST).score, []
     assert honest == 0.0
     for trick, response in TRICKS.items():
-        critique, scores = judged(response), Fields.of(WANTED, response).scores()
+        critique, scores = judge(response), Fields.of(EXPECTED, response).scores()
         good = Counter(span.reason for span in critique.spans if span.label > 0)
         texts = {span.text for span in critique.spans if span.label > 0}
         assert critique.score is not None

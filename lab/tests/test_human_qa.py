@@ -22,10 +22,10 @@ pytestmark = pytest.mark.skipif(not QA.is_file(), reason=f"the public data sets 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     """Run one command as typed; its summary."""
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main([*words, "--json"])
     out, err = capsys.readouterr()
-    assert left.value.code == 0, err
+    assert exit_info.value.code == 0, err
     return dict(json.loads(out.splitlines()[-1]))
 
 

@@ -61,12 +61,12 @@ LISTED = {"--kind": KINDS, "--as": WRITERS}
 Complaint = Callable[[Sequence[str]], str]
 
 
-class Begun(Exception):
+class CommandParsed(Exception):
     """A program has read its command line and would begin."""
 
 
 def begin(*_: object, **__: object) -> None:
-    raise Begun
+    raise CommandParsed
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
     monkeypatch.setattr("text2grad.commands.base.run_stage", begin)
     parse_args = argparse.ArgumentParser.parse_args
 
-    def parse_and_begin(*given: object) -> None:
-        parse_args(*given)  # type: ignore[call-overload]
-        raise Begun
+    def parse_and_begin(*arguments: object) -> None:
+        parse_args(*arguments)  # type: ignore[call-overload]
+        raise CommandParsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_begin)
 
@@ -99,9 +99,13 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
             words = ["text2grad", *words[words.index("text2grad.cli") + 1 :]]
         if words[0] in OTHERS or is_import_path(words[1]):
             return ""
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monkeypatch.context() as patch:
+            with (
+                contextlib.redirect_stderr(output),
+                contextlib.redirect_stdout(output),
+                monkeypatch.context() as patch,
+            ):
                 if words[:3] == ["python", "-m", "text2grad_lab"]:
                     words = ["text2grad", *words[3:]]
                 if words[0] == "text2grad":
@@ -118,10 +122,10 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
                     patch.setattr(sys, "argv", [str(ROOT / words[1]), *words[2:]])
                     patch.syspath_prepend(str((ROOT / words[1]).parent))
                     run_script(*words[1:])
-        except Begun:
+        except CommandParsed:
             return ""
         except SystemExit as left:
-            return (said.getvalue() or str(left)).splitlines()[-1] if left.code else ""
+            return (output.getvalue() or str(left)).splitlines()[-1] if left.code else ""
         return f"nothing reads the command {words[0]}"
 
     return call
@@ -132,8 +136,8 @@ def unlisted(words: Sequence[str]) -> str:
     methods = [value for option, value in pairwise(words) if option == "--methods"]
     if odd_method := next((value for value in methods if value.partition("+")[0] not in METHODS), None):
         return f"no {odd_method} for --methods"
-    given = [(option, value) for option, value in pairwise(words) if option in LISTED]
-    odd = ((option, value) for option, value in given if value not in LISTED[option] and not is_import_path(value))
+    pairs = [(option, value) for option, value in pairwise(words) if option in LISTED]
+    odd = ((option, value) for option, value in pairs if value not in LISTED[option] and not is_import_path(value))
     return next((f"no {value} for {option}" for option, value in odd), "")
 
 
@@ -145,13 +149,13 @@ def run_script(script: str, *options: str) -> None:
         runpy.run_path(str(ROOT / script), run_name="__main__")
     elif options:
         raise SystemExit(f"{script} takes no options")
-    raise Begun
+    raise CommandParsed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, complaint: Complaint) -> None:
-    found = {" ".join(words): complaint(words) for words in commands_of(page)}
-    assert {words: why for words, why in found.items() if why} == {}
+    problems = {" ".join(words): complaint(words) for words in commands_of(page)}
+    assert {words: why for words, why in problems.items() if why} == {}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ YES, NO = {"role": "assistant", "content": "So."}, {"role": "assistant", "conten
 WHY = (Message(role="user", content="Why?"),)
 
 
-def written(folder: Path, *rows: Any) -> str:
+def write_pairs(folder: Path, *rows: Any) -> str:
     path = folder / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
@@ -37,15 +37,15 @@ def written(folder: Path, *rows: Any) -> str:
     ],
 )
 def test_one_pair_in_every_shape(tmp_path: Path, row: dict[str, Any]) -> None:
-    (pair,) = read_pairs(written(tmp_path, row)).pairs
+    (pair,) = read_pairs(write_pairs(tmp_path, row)).pairs
     assert (pair.prompt, pair.chosen, pair.rejected) == (WHY, "So.", "Not so.")
     assert pair.id == row.get("prompt_id", "pairs-1") and pair.meta == row.get("meta", {})
 
 
 def test_what_decides_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
     row = {"prompt": "Why?", "chosen": "So.", "rejected": "Not so."}
-    found = read_pairs(written(tmp_path, row, row, {**row, "rejected": "So.\n"}, {**row, "prompt": "How?"}))
-    assert len(found.pairs) == 2 and found.left_out == {"repeated": 1, "equal_sides": 1}
+    pairs = read_pairs(write_pairs(tmp_path, row, row, {**row, "rejected": "So.\n"}, {**row, "prompt": "How?"}))
+    assert len(pairs.pairs) == 2 and pairs.left_out == {"repeated": 1, "equal_sides": 1}
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_what_decides_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"prompt": "Why?"}, "record 2: no 'chosen'"),
     ],
 )
-def test_what_is_no_pair_is_refused_by_its_number(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+def test_what_is_no_pair_is_refused_by_its_number(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     good = {"prompt": "Why?", "chosen": "So.", "rejected": "Not so."}
-    with pytest.raises(UserError, match=said) as caught:
-        read_pairs(written(tmp_path, good, row))
+    with pytest.raises(UserError, match=problem) as caught:
+        read_pairs(write_pairs(tmp_path, good, row))
     assert "\n" not in str(caught.value)
 
 
@@ -92,8 +92,8 @@ def test_exported_feedback_is_read_back_and_feedback_itself_is_not(tmp_path: Pat
         for text, score in answers
     ]
     export(records, "preference", tmp_path / "pairs.jsonl")
-    found = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
-    assert found == build_pairs(records).pairs and found[0].chosen == talk
+    pairs = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
+    assert pairs == build_pairs(records).pairs and pairs[0].chosen == talk
     write_jsonl(tmp_path / "feedback.jsonl", records)
     with pytest.raises(UserError, match=r"export .* --as preference"):
         read_pairs(str(tmp_path / "feedback.jsonl"))

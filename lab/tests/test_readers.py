@@ -251,9 +251,9 @@ def test_real_files(file: str) -> None:
     for record in imported.records:
         judgement = record.judgement()
         assert isinstance(judgement, Critique)
-        read = wire.parse(wire.render(judgement, record.response), record.response)
-        assert isinstance(read, Critique)
-        assert (read.text, read.spans, read.score) == (judgement.text, judgement.spans, judgement.score)
+        parsed = wire.parse(wire.render(judgement, record.response), record.response)
+        assert isinstance(parsed, Critique)
+        assert (parsed.text, parsed.spans, parsed.score) == (judgement.text, judgement.spans, judgement.score)
 
 
 @real
@@ -261,13 +261,13 @@ def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> 
     records = []
     for name in ("train", "val", "test"):
         rows = split_lines(SHARED / f"defacto/{name}.jsonl")
-        found = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO).records
-        for row, record in zip(rows, found, strict=True):
+        imported = import_feedback(SHARED / f"defacto/{name}.jsonl", DEFACTO).records
+        for row, record in zip(rows, imported, strict=True):
             assert (record.error, record.response) == (None, row["candidate"])
             assert (
                 record.meta["has_error"] == row["has_error"] and row["feedback"]["explanation"] in record.critique
             )
-        records += found
+        records += imported
     assert len(records) == 2561 and sum(record.meta["has_error"] for record in records) == 701 + 341 + 779
     bare = [record.meta for record in records if record.meta["has_error"] and not record.spans]
     assert Counter("omissions" if "omissions" in meta else meta["unchanged"] for meta in bare) == {

@@ -24,11 +24,11 @@ FACTS = (
     Fact("cylinders", (), "8", ("cylinder*",)),
     Fact("price", (), "2400000", ("cost*", "price*"), ("dollars", "$")),
 )
-GIVEN = "name: ford pinto 4; year: 1971; Weight: 3504 lb"
+PROMPT = "name: ford pinto 4; year: 1971; Weight: 3504 lb"
 
 
 def report(text: str) -> Report:
-    return Report(FACTS, text, GIVEN)
+    return Report(FACTS, text, PROMPT)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_what_states_a_fact(sentence: str, stated: str) -> None:
     ],
 )
 def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
-    (found,) = [each for each in report(sentence).remarks if each.label < 0]
-    assert (sentence[slice(*found.place)], found.reason) == (poor, reason)
+    (fault,) = [remark for remark in report(sentence).remarks if remark.label < 0]
+    assert (sentence[slice(*fault.place)], fault.reason) == (poor, reason)
 
 
 def test_a_unit_with_a_capital_is_no_name() -> None:
     fact = Fact("high", (), "27.8", ("high",), ("°C", "degrees", "Celsius"))
-    (found,) = Report([fact], "The high was 27.8 degrees Celsius.", "high: 27.8 °C").remarks
-    assert (found.name, found.label) == ("high", 1)
+    (remark,) = Report([fact], "The high was 27.8 degrees Celsius.", "high: 27.8 °C").remarks
+    assert (remark.name, remark.label) == ("high", 1)
     (wrong,) = Report([fact], "The high was 27.8 °F.", "high: 27.8 °C").remarks
     assert (wrong.reason, wrong.label) == ("the unit of the high is °C", -1)
 
@@ -116,7 +116,7 @@ def test_measures(text: str, scores: tuple[float, ...]) -> None:
     assert tuple(report(text).scores().values()) == pytest.approx(scores)
 
 
-written = st.decimals(Decimal("-99999"), Decimal(99999), places=3, allow_nan=False)
+decimals = st.decimals(Decimal("-99999"), Decimal(99999), places=3, allow_nan=False)
 
 
 def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
@@ -129,25 +129,25 @@ def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
     for place in range(-decimals, 8 if free else 1 - decimals):
         step = Decimal(10) ** place
         roundings = {(value / step).to_integral_value(way) for way in (ROUND_DOWN, ROUND_UP)}
-        nearest = min(abs(each * step - value) for each in roundings)
-        near = {each * step for each in roundings if abs(each * step - value) == nearest}
-        if number in near and abs(number / step) >= (10 if free else 100):
+        nearest = min(abs(rounding * step - value) for rounding in roundings)
+        candidates = {rounding * step for rounding in roundings if abs(rounding * step - value) == nearest}
+        if number in candidates and abs(number / step) >= (10 if free else 100):
             return True
     return False
 
 
-@given(written, st.integers(0, 3), st.integers(-3, 5), st.booleans(), st.integers(-1, 1))
+@given(decimals, st.integers(0, 3), st.integers(-3, 5), st.booleans(), st.integers(-1, 1))
 def test_roundings_against_a_slow_oracle(value: Decimal, decimals: int, place: int, free: bool, off: int) -> None:
     step = Decimal(10) ** place
     number = (value / step).to_integral_value() * step + off * Decimal(10) ** -decimals
     spelled = f"{number:,.{decimals}f}"
     text = f"about {spelled}" if free else spelled
-    (found,) = numbers(text)
-    assert found.value == Decimal(spelled.replace(",", "")) and found.free == free
-    assert states(found, value) == slowly(value, found.value, decimals, free), (text, value)
+    (parsed,) = numbers(text)
+    assert parsed.value == Decimal(spelled.replace(",", "")) and parsed.free == free
+    assert states(parsed, value) == slowly(value, parsed.value, decimals, free), (text, value)
 
 
-@given(written)
+@given(decimals)
 def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
     for spelled in (
         f"{value:f}",
@@ -155,8 +155,8 @@ def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
         f"{value:,f}".replace("-", "−"),
         f"{value:,f}".replace(",", "\u2009"),
     ):
-        (found,) = numbers(f"it is {spelled}.")
-        assert states(found, value) and found.value == value
+        (parsed,) = numbers(f"it is {spelled}.")
+        assert states(parsed, value) and parsed.value == value
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
 )
 def test_a_number_of_any_length_can_be_asked_about(text: str) -> None:
     """Decimals divide to 28 digits and raise beyond; a policy that runs on writes more."""
-    (found,) = numbers(text)
-    assert not states(found, Decimal(8)) and not states(found, Decimal("0.07"))
+    (parsed,) = numbers(text)
+    assert not states(parsed, Decimal(8)) and not states(parsed, Decimal("0.07"))
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_a_number_of_any_length_can_be_asked_about(text: str) -> None:
     ],
 )
 def test_numbers_of_a_text(text: str, values: list[int]) -> None:
-    assert [each.value for each in numbers(text)] == values
+    assert [number.value for number in numbers(text)] == values
 
 
 @given(st.text("abZ 13504.,-:$\n€３hpweighs", max_size=60))
 def test_every_remark_is_a_place_of_the_text(text: str) -> None:
-    found = report(text)
-    assert all(0 <= start < end <= len(text) for (start, end), *_ in found.remarks)
-    assert len(found.stated) == len(set(found.stated)) and 0 <= found.share <= 1
-    assert all(0 <= score <= 1 for score in found.scores().values())
+    judged_report = report(text)
+    assert all(0 <= start < end <= len(text) for (start, end), *_ in judged_report.remarks)
+    assert len(judged_report.stated) == len(set(judged_report.stated)) and 0 <= judged_report.share <= 1
+    assert all(0 <= score <= 1 for score in judged_report.scores().values())
 
 
 def test_days_and_months_are_written_in_many_forms() -> None:
@@ -211,31 +211,33 @@ def task() -> ReportsTask:
 
 
 def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
-    tables = {split: {each.meta["table"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
+    tables = {
+        split: {example.meta["table"] for example in task.examples(split)} for split in ("sft", "train", "heldout")
+    }
     assert len(tables["heldout"]) == 2 and len(tables["sft"]) == len(tables["train"]) == 6
     assert not tables["heldout"] & (tables["sft"] | tables["train"])
-    shown = [{each.prompt for each in task.examples(split)} for split in ("sft", "train")]
-    assert not shown[0] & shown[1] and len(task.examples("sft")) == 80
+    prompts = [{example.prompt for example in task.examples(split)} for split in ("sft", "train")]
+    assert not prompts[0] & prompts[1] and len(task.examples("sft")) == 80
 
 
 def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask) -> None:
     """Which is a test of the reader as well: two tables of eight are of another seed's held-out
     rows."""
-    for each in [*task.examples("sft"), *task.examples("heldout")]:
-        assert task.scores(each, each.reference) == dict.fromkeys(MEASURES, 1.0), each.reference
+    for example in [*task.examples("sft"), *task.examples("heldout")]:
+        assert task.scores(example, example.reference) == dict.fromkeys(MEASURES, 1.0), example.reference
 
 
 def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> None:
     """Of every demonstration, read against the facts of its row with two numbers exchanged."""
     tried = 0
-    for each in [*task.examples("sft"), *task.examples("heldout")]:
-        facts = [Fact.of(row) for row in each.meta["facts"]]
+    for example in [*task.examples("sft"), *task.examples("heldout")]:
+        facts = [Fact.of(row) for row in example.meta["facts"]]
         one, other, *_ = [*[fact for fact in facts if fact.number], None, None]
         if one and other and one.number != other.number:
             exchanged = {one.name: replace(one, number=other.number), other.name: replace(other, number=one.number)}
             changed = [exchanged.get(fact.name, fact) for fact in facts]
-            stated = Report(changed, each.reference, "").stated
-            assert not {one.name, other.name} & set(stated), (each.reference, stated)
+            stated = Report(changed, example.reference, "").stated
+            assert not {one.name, other.name} & set(stated), (example.reference, stated)
             tried += 1
     assert tried > 100
 

@@ -12,6 +12,6 @@ SCHEME = CreditSettings(scheme="text2grad_lab.schemes:verdict_signs", outcome_we
 
 @pytest.mark.parametrize(("score", "sign"), [(-1.0, -1), (0.5, 1), (0.0, 0), (None, 0)])
 def test_the_verdict_gives_marked_tokens_their_sign(score: float | None, sign: int) -> None:
-    both = critique(word_span(1, 0, 0), word_span(-1, 2, 2)).model_copy(update={"score": score})
-    paid = credit(both, words_aligned(TEXT), SCHEME).delta
-    assert paid.tolist() == [sign, 0, sign] + [0] * (len(paid) - 3)
+    scored = critique(word_span(1, 0, 0), word_span(-1, 2, 2)).model_copy(update={"score": score})
+    rewards = credit(scored, words_aligned(TEXT), SCHEME).delta
+    assert rewards.tolist() == [sign, 0, sign] + [0] * (len(rewards) - 3)

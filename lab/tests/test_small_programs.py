@@ -29,28 +29,28 @@ def mbpp(tmp_path: Path) -> Path:
 
 
 def ids(settings: TaskSettings, split: str) -> list[str]:
-    return [each.id for each in load_task(settings).examples(split)]  # type: ignore[arg-type]
+    return [example.id for example in load_task(settings).examples(split)]  # type: ignore[arg-type]
 
 
 def test_only_mbpps_training_problems_are_trained_on(mbpp: Path) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
     trained = {"mbpp-601", "mbpp-602", "mbpp-974"}
     for split in ("sft", "train"):
-        assert {each for each in ids(settings, split) if each.startswith("mbpp")} == trained
-    assert not any(each.startswith("mbpp") for each in ids(settings, "heldout"))
+        assert {name for name in ids(settings, split) if name.startswith("mbpp")} == trained
+    assert not any(name.startswith("mbpp") for name in ids(settings, "heldout"))
     assert len(ids(settings, "sft")) == 40 and len(ids(settings, "train")) == 300 + 3
     assert ids(settings, "train") == ids(settings, "train") != ids(settings.model_copy(update={"seed": 1}), "train")
 
 
 def test_mbpp_fills_at_most_a_quarter_of_the_demonstrations(mbpp: Path) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=8)
-    found = ids(settings, "sft")
-    assert len(found) == 8 and sum(each.startswith("mbpp") for each in found) == 2
+    sft_ids = ids(settings, "sft")
+    assert len(sft_ids) == 8 and sum(name.startswith("mbpp") for name in sft_ids) == 2
 
 
 def test_a_policy_learns_to_write_the_line_ends_of_python_and_not_those_that_mbpp_is_published_with(
     mbpp: Path,
 ) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
-    (shown,) = [each for each in load_task(settings).examples("sft") if each.id == "mbpp-601"]
-    assert shown.reference == "def add_601(n):\n    return n + 601\n"
+    (program,) = [example for example in load_task(settings).examples("sft") if example.id == "mbpp-601"]
+    assert program.reference == "def add_601(n):\n    return n + 601\n"

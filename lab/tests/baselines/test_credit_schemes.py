@@ -21,14 +21,14 @@ TEXT = "The quick red fox , and a dog"  # 8 words, and an end-of-text token
 
 def test_linear_decay() -> None:
     case = critique(TEXT, good=("quick red fox ,",), poor=("dog",))
-    paid = delta(TEXT, case, scheme=SCHEMES + "linear_decay", weighting="token")
-    assert paid == [0, 1, 0.7, 0.4, 0.1, 0, 0, -1, 0]
+    rewards = delta(TEXT, case, scheme=SCHEMES + "linear_decay", weighting="token")
+    assert rewards == [0, 1, 0.7, 0.4, 0.1, 0, 0, -1, 0]
 
 
 def test_token_importance() -> None:
     case = critique(TEXT, poor=("fox , and a dog",))
-    paid = delta(TEXT, case, scheme=SCHEMES + "token_importance", weighting="token")
-    assert paid == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
+    rewards = delta(TEXT, case, scheme=SCHEMES + "token_importance", weighting="token")
+    assert rewards == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
 
 
 def test_token_importance_judges_words_and_not_pieces() -> None:
@@ -64,18 +64,20 @@ def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
     rest of."""
     case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0}
-    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others}))
-    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.by_score) == (2, 1, 0, False)
-    assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
+    result = credit(
+        case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "dense_labels", **others})
+    )
+    assert result.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
+    assert (result.labelled, result.cancelled, result.no_score, result.by_score) == (2, 1, 0, False)
+    assert delta(TEXT, case, scheme="spread_score") != result.delta.tolist()
 
 
 def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
     case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0, "poor_weight": 2.0}
-    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
-    assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
-    assert (paid.labelled, paid.cancelled, paid.no_score, paid.by_score) == (2, 0, 0, False)
+    result = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
+    assert result.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
+    assert (result.labelled, result.cancelled, result.no_score, result.by_score) == (2, 0, 0, False)
 
 
 def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
@@ -96,20 +98,20 @@ def test_step_end_against_a_walk_over_the_tokens(tokenizer: PreTrainedTokenizerF
         Span(start=min(a, b), end=max(a, b) + 1, label=sign, text=aligned.text[min(a, b) : max(a, b) + 1])
         for a, b, sign in data.draw(st.lists(st.tuples(edges, edges, st.sampled_from((1, -1))), max_size=4))
     ]
-    paid: dict[int, set[int]] = {}
+    labels_by_token: dict[int, set[int]] = {}
     uncovered = 0
-    for each in spans:
+    for span in spans:
         for index in reversed(range(len(aligned))):
             here = set(range(aligned.starts[index], aligned.ends[index]))
-            visible = [i for i in range(each.start, each.end) if not aligned.text[i].isspace()]
-            if here & set(range(visible[0], visible[-1] + 1) if visible else range(each.start, each.end)):
-                paid.setdefault(index, set()).add(each.label)
+            visible = [i for i in range(span.start, span.end) if not aligned.text[i].isspace()]
+            if here & set(range(visible[0], visible[-1] + 1) if visible else range(span.start, span.end)):
+                labels_by_token.setdefault(index, set()).add(span.label)
                 break
         else:
             uncovered += 1
-    found = credit(Critique(text="", spans=tuple(spans)), aligned, CreditSettings(scheme=SCHEMES + "step_end"))
-    assert found.delta.tolist() == [float(sum(paid.get(index, ()))) for index in range(len(aligned))]
-    assert found.uncovered == uncovered
+    result = credit(Critique(text="", spans=tuple(spans)), aligned, CreditSettings(scheme=SCHEMES + "step_end"))
+    assert result.delta.tolist() == [float(sum(labels_by_token.get(index, ()))) for index in range(len(aligned))]
+    assert result.uncovered == uncovered
 
 
 def test_content_words_of_other_scripts_are_content() -> None:

@@ -59,16 +59,16 @@ def play_policy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
     def play(*answers: str | Completion | Failure) -> list[str]:
         script = iter([Completion(text=answer) if isinstance(answer, str) else answer for answer in answers])
-        asked: list[str] = []
+        prompts: list[str] = []
 
         def complete(self: LocalChat, conversations: Any) -> list[Completion | Failure]:
-            asked.extend(turns[-1].content for turns in conversations)
+            prompts.extend(turns[-1].content for turns in conversations)
             counts = {"input_tokens": 10 * len(conversations), "output_tokens": 5 * len(conversations)}
             self.usage.update(counts)
             return [next(script) for _ in conversations]
 
         monkeypatch.setattr(LocalChat, "complete", complete)
-        return asked
+        return prompts
 
     return play
 
@@ -78,7 +78,7 @@ def test_the_best_is_the_first_of_the_highest_scores_that_pass() -> None:
     records = [*RECORDS[:3], *(record("c", text, score=score) for text, score in scores)]
 
     def responses(choice: Choice) -> list[str]:
-        return [chosen.response for chosen in chosen_answers(records, choice)]
+        return [answer.response for answer in chosen_answers(records, choice)]
 
     assert responses(Choice()) == ["so a", "c1", "c2", "c3"]
     assert responses(Choice(best=True)) == ["so a", "c2"]
@@ -101,15 +101,15 @@ def test_refine_revises_poor_answers_and_keeps_usable_revisions(
     config: Config, play_critic: Callable[..., None], play_policy: Callable[..., list[str]]
 ) -> None:
     play_critic(Finder())
-    asked = play_policy("so a", "so b", "really: b", Completion(text="so b", truncated=True))
-    source = file_of(config, [each for each in RECORDS if each.id != "c"])
+    prompts = play_policy("so a", "so b", "really: b", Completion(text="so b", truncated=True))
+    source = file_of(config, [answer for answer in RECORDS if answer.id != "c"])
     summary = run_refine(config, source).as_dict()
-    assert "wants a" in asked[0] and "so b" in asked[0] and "wants b" in asked[2]
+    assert "wants a" in prompts[0] and "so b" in prompts[0] and "wants b" in prompts[2]
     assert (summary["answers"], summary["nothing_to_mend"], summary["revisions"]) == (3, 1, 4)
     assert summary["answers_revised"] == 2 and summary["refused"] == {"copied": 1, "truncated": 1}
     assert (summary["records"], summary["passed"], summary["output_tokens"]) == (2, 2, 20)
-    written = list(read_jsonl(config.run.folder / "refined.jsonl", Feedback))
-    assert [(row.id, row.response, row.score) for row in written] == [("a", "so a", 1.0), ("b", "really: b", 1.0)]
+    refined = list(read_jsonl(config.run.folder / "refined.jsonl", Feedback))
+    assert [(row.id, row.response, row.score) for row in refined] == [("a", "so a", 1.0), ("b", "really: b", 1.0)]
     assert run_imitate(config, Path(summary["out"]), "ilf", Choice(best=True)).imitated == 2
 
 
@@ -119,10 +119,10 @@ def test_refine_limits_the_answers_per_prompt(
     play_critic(Finder())
     records = [record("a", "so b"), record("a", "so c"), record("b", "so c")]
     config.extra["refine"]["answers_per_prompt"] = 1
-    asked = play_policy("so a", "so a", "so b", "so b")
+    prompts = play_policy("so a", "so a", "so b", "so b")
     summary = run_refine(config, file_of(config, records))
     assert summary.answers_revised == 2 and summary.nothing_to_mend == 0
-    assert not any("so c" in text and "Say a" in text for text in asked)
+    assert not any("so c" in text and "Say a" in text for text in prompts)
 
 
 def test_refine_without_anything_to_revise_or_usable_fails(
@@ -141,7 +141,7 @@ def test_a_refiner_learns_from_poor_answers_to_passing_ones(
 ) -> None:
     pairs: list[Any] = []
 
-    def train(policy: object, data: Sequence[Any], *rest: object, **more: object) -> dict[str, float]:
+    def train(policy: object, data: Sequence[Any], *arguments: object, **more: object) -> dict[str, float]:
         pairs.extend(data)
         return {}
 
@@ -149,8 +149,8 @@ def test_a_refiner_learns_from_poor_answers_to_passing_ones(
     records = [record("a", "so b"), record("a", "a"), record("b", "so c"), record("a", "then c")]
     run_imitate(config, file_of(config, records), "refiner", Choice(revise=True))
     assert [pair.target for pair in pairs] == ["a", "a"], "b has no answer that passed"
-    asked = [pair.prompt[-1].content for pair in pairs]
-    assert "so b" in asked[0] and "then c" in asked[1] and all("wants a" in text for text in asked)
+    prompts = [pair.prompt[-1].content for pair in pairs]
+    assert "so b" in prompts[0] and "then c" in prompts[1] and all("wants a" in text for text in prompts)
     with pytest.raises(UserError, match="no prompt has both"):
         run_imitate(config, file_of(config, records[1:3]), "refiner", Choice(revise=True))
 
@@ -175,13 +175,13 @@ def test_reflection_revises_what_the_critic_blames_and_hides_the_reference(
     critic = RecordingFinder()
     play_critic(critic)
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1, 2], "so x"), ([1, 2, 3], "so a")])
-    asked = play_policy("then y", "y at once")
+    prompts = play_policy("then y", "y at once")
     summary = run_reflect(config, str(config.policy.model)).as_dict()
     ways = ("greedy", "greedy_reflected", "sampled_reflected")
     assert [summary[f"{way}_right"] for way in ways] == [0.5, 1.0, 1.0]
-    assert summary["let_stand"] == 2 and len(asked) == 2 and "so a" in asked[0]
+    assert summary["let_stand"] == 2 and len(prompts) == 2 and "so a" in prompts[0]
     assert summary["policy_output_tokens"] == (5 + 5) + (5 + 5)
-    assert critic.shown and all(not shown.reference and not shown.meta for shown in critic.shown)
+    assert critic.shown and all(not seen.reference and not seen.meta for seen in critic.shown)
     place = Path(summary["out"])
     assert json.loads(place.read_text())["greedy_reflected_right"] == 1.0
     scores = json.loads(place.with_name(f"{place.stem}.scores.json").read_text())
@@ -198,9 +198,9 @@ def test_an_unusable_revision_leaves_its_answer_and_texts_are_measured(
 ) -> None:
     play_critic(Finder())
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1], "no"), ([1], "no")])
-    asked = play_policy("no", "y", "no", "no")
+    prompts = play_policy("no", "y", "no", "no")
     summary = run_reflect(config, str(config.policy.model)).as_dict()
-    assert summary["refused"] == {"copied": 3} and summary["greedy_reflected_right"] == 0.5 and len(asked) == 4
+    assert summary["refused"] == {"copied": 3} and summary["greedy_reflected_right"] == 0.5 and len(prompts) == 4
     assert summary["sampled_reflected_right"] == 0.0
     for way in ("greedy", "greedy_reflected", "sampled", "sampled_reflected"):
         assert {f"{way}_{name}" for name in ("right", "rouge1", "rouge_l", "bleu")} <= summary.keys()

@@ -47,7 +47,7 @@ PIECES = (
 ANSWERS = st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
 
 
-def asked(tests: str = "") -> Example:
+def question(tests: str = "") -> Example:
     return Example(id="1", prompt=(Message(role="user", content="?"),), meta={"tests": tests} if tests else {})
 
 
@@ -57,7 +57,7 @@ def texts(response: str, steps: list[Place]) -> list[str]:
 
 @given(response=ANSWERS, tests=st.sampled_from(["", "from solution import f\nassert f(1)\n"]))
 def test_steps_are_in_order_apart_and_not_blank(response: str, tests: str) -> None:
-    steps = steps_of(asked(tests), response)
+    steps = steps_of(question(tests), response)
     assert all(piece.strip() == piece != "" for piece in texts(response, steps))
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(steps))
     assert bool(steps) == bool(response.strip())
@@ -74,37 +74,37 @@ def test_every_visible_character_of_a_text_is_in_a_step(text: str) -> None:
 @pytest.mark.parametrize("fence", ["{}", "Sure, here it is:\n```python\n{}```\nThat is all."])
 def test_the_steps_of_a_program_are_its_statements(fence: str) -> None:
     response = fence.format(PROGRAM)
-    said = texts(response, steps_of(asked("assert f"), response))
-    assert said[:5] == ["total = 0", "for x in xs:", "if x > 1:", "total += x", "continue"]
-    assert said[5:] == ["return (\n        total\n    )"]
+    step_texts = texts(response, steps_of(question("assert f"), response))
+    assert step_texts[:5] == ["total = 0", "for x in xs:", "if x > 1:", "total += x", "continue"]
+    assert step_texts[5:] == ["return (\n        total\n    )"]
 
 
 def test_two_statements_in_a_line_are_two_steps() -> None:
     response = "if x: y = 1; z = 2\n"
-    assert texts(response, steps_of(asked("t"), response)) == ["if x:", "y = 1", "z = 2"]
+    assert texts(response, steps_of(question("t"), response)) == ["if x:", "y = 1", "z = 2"]
 
 
 def test_a_program_that_cannot_be_read_has_its_lines() -> None:
     response = "def f(x):\n    y = (x\n\n    # a note\n    return y +\n"
-    assert texts(response, steps_of(asked("t"), response)) == ["def f(x):", "y = (x", "return y +"]
+    assert texts(response, steps_of(question("t"), response)) == ["def f(x):", "y = (x", "return y +"]
 
 
 def test_prose_in_the_place_of_a_program_has_the_steps_of_a_text() -> None:
     response = "I cannot do that. Sorry!"
-    assert texts(response, steps_of(asked("t"), response)) == ["I cannot do that.", "Sorry!"]
+    assert texts(response, steps_of(question("t"), response)) == ["I cannot do that.", "Sorry!"]
 
 
 def test_sentences_and_clauses() -> None:
     text = 'It rained (a lot). "Late!" she said; we left, and came home.\nPi is 3.14, or so'
-    said = ["It rained (a lot).", '"Late!"', "she said;", "we left", "and came home.", "Pi is 3.14", "or so"]
-    assert [piece.rstrip(",") for piece in texts(text, text_steps(text))] == said
+    expected = ["It rained (a lot).", '"Late!"', "she said;", "we left", "and came home.", "Pi is 3.14", "or so"]
+    assert [piece.rstrip(",") for piece in texts(text, text_steps(text))] == expected
 
 
 def test_a_step_is_poor_where_a_poor_span_overlaps_it() -> None:
     response = "One. Two. Three."
     spans = [Span(start=7, end=12, label=-1, text="o. Th"), Span(start=0, end=9, label=1, text="One. Two.")]
-    found = labelled_steps(text_steps(response), response, spans)
-    assert [(span.text, span.label) for span in found] == [("One.", 1), ("Two.", -1), ("Three.", -1)]
+    labelled = labelled_steps(text_steps(response), response, spans)
+    assert [(span.text, span.label) for span in labelled] == [("One.", 1), ("Two.", -1), ("Three.", -1)]
 
 
 def test_a_span_that_ends_where_a_step_begins_does_not_touch_it() -> None:

@@ -20,7 +20,7 @@ GOOD = Span(start=14, end=19, label=1, text=CODE[14:19])
 
 
 def record(**changes: Any) -> Feedback:
-    known = {
+    defaults = {
         "id": "1",
         "prompt": (Message(role="user", content="?"),),
         "response": CODE,
@@ -29,7 +29,7 @@ def record(**changes: Any) -> Feedback:
         "score": -1.0,
         "meta": {"tests": "from solution import f\n"},
     }
-    return Feedback.model_validate(known | changes)
+    return Feedback.model_validate(defaults | changes)
 
 
 def labels(record: Feedback | str) -> list[tuple[str, int]]:
@@ -97,16 +97,16 @@ FAILED = Failure(kind="unsupported", message="too long")
     [((), [1, 1]), (((0, 3, -1),), [-1, 1]), (((0, 7, 1), (7, 8, -1)), [-1, 1]), (((4, 14, -1),), [-1, -1])],
 )
 def test_a_step_has_the_label_of_its_last_labelled_token(marks: tuple[Any, ...], signs: list[int]) -> None:
-    class Known:
+    class FixedCritic:
         source = Source(kind="reward_model")
 
         def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
             return [Critique(text="", spans=spans, score=0.5), FAILED]
 
     spans = tuple(Span(start=start, end=end, label=label, text=TWO[start:end]) for start, end, label in marks)
-    asked = Example(id="1", prompt=(Message(role="user", content="?"),))
-    found, failed = StepCritic(Known()).critique([asked, asked], [TWO, TWO])
-    assert isinstance(found, Critique) and failed == FAILED and found.score == 0.5
-    assert [(span.text, span.label) for span in found.spans] == list(
+    example = Example(id="1", prompt=(Message(role="user", content="?"),))
+    relabelled, failed = StepCritic(FixedCritic()).critique([example, example], [TWO, TWO])
+    assert isinstance(relabelled, Critique) and failed == FAILED and relabelled.score == 0.5
+    assert [(span.text, span.label) for span in relabelled.spans] == list(
         zip(("One two.", "Three four."), signs, strict=True)
     )

@@ -20,8 +20,8 @@ def critique(*labels: Label) -> Critique:
     return Critique(text="", spans=tuple(spans))
 
 
-def case(gold: Critique, said: Judgement) -> SpanCase:
-    return SpanCase(gold, said, as_tokens(TEXT, PLACES))
+def case(gold: Critique, predicted: Judgement) -> SpanCase:
+    return SpanCase(gold, predicted, as_tokens(TEXT, PLACES))
 
 
 def test_figures_by_hand() -> None:

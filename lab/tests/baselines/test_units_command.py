@@ -23,13 +23,13 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
     assert early.code == EXIT_FAILED and f"train-units {units}" in early.err
     ended = command("train-units", units, "--run.folder", run, *TOY, *TRAINING, "--json")
     assert ended.code == 0, ended.err
-    found = json.loads(ended.out.splitlines()[-1])
-    assert found["records"] == found["trained_on"] + found["heldout"] and found["heldout"] > 0
+    summary = json.loads(ended.out.splitlines()[-1])
+    assert summary["records"] == summary["trained_on"] + summary["heldout"] and summary["heldout"] > 0
     for name in ("poor", "good"):
-        bounds = (found[f"heldout_{name}_f1{end}"] for end in ("_low", "", "_high"))
+        bounds = (summary[f"heldout_{name}_f1{end}"] for end in ("_low", "", "_high"))
         assert [0, *(values := list(bounds)), 1] == sorted([0, *values, 1])
-    beside = json.loads((Path(found["out"]) / "units.json").read_text(encoding="utf-8"))
-    assert beside["units"] == units and beside["heldout"]["units"] == found["heldout_units"]
+    saved = json.loads((Path(summary["out"]) / "units.json").read_text(encoding="utf-8"))
+    assert saved["units"] == units and saved["heldout"]["units"] == summary["heldout_units"]
     ended = command(*training)
     assert ended.code == 0, ended.err
     metrics = (run / "ppo" / recipe / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -40,13 +40,13 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
         ends = {
             max(n for n, start in enumerate(sample["starts"]) if start < span["end"]) for span in sample["spans"]
         }
-        paid = {n for n, delta in enumerate(sample["delta"]) if delta}
+        rewarded = {n for n, delta in enumerate(sample["delta"]) if delta}
         assert set(sample["delta"]) <= {-1, 0, 1}
-        assert paid == ends if recipe == "prm" else paid >= ends
-    wrong = command(*training, "--extra.unit_model.folder", found["out"], "--extra.unit_model.units", "other")
+        assert rewarded == ends if recipe == "prm" else rewarded >= ends
+    wrong = command(*training, "--extra.unit_model.folder", summary["out"], "--extra.unit_model.units", "other")
     assert wrong.code == EXIT_USAGE
     swapped = {"steps": "tokens", "tokens": "steps"}[units]
-    wrong = command(*training, "--extra.unit_model.folder", found["out"], "--extra.unit_model.units", swapped)
+    wrong = command(*training, "--extra.unit_model.folder", summary["out"], "--extra.unit_model.units", swapped)
     assert (wrong.code, f"labels {units}" in wrong.err) == (EXIT_FAILED, True)
 
 

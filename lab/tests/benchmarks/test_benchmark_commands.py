@@ -84,9 +84,9 @@ def test_alpacas_answers_are_written(command: Command, tmp_path: Path) -> None:
     tiny = ("--generation.max_new_tokens", "4", "--evaluate.samples", "1")
     out = tmp_path / "model_outputs.json"
     assert figures_of(command, "alpaca", model, "--out", out, *run, *tiny)["prompts"] == 2
-    written = json.loads(out.read_text())
-    assert [row["instruction"] for row in written] == [row["instruction"] for row in rows]
-    assert {row["generator"] for row in written} == {"model"}
+    outputs = json.loads(out.read_text())
+    assert [row["instruction"] for row in outputs] == [row["instruction"] for row in rows]
+    assert {row["generator"] for row in outputs} == {"model"}
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,14 @@ def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: 
     task = arc(tmp_path / "arc.jsonl", [{**row, "answer": "B"} for row in ROWS])
     rows = choose(policy, task.examples("heldout"), batch_size)
     differ = 0
-    for row, asked, texts in zip(rows, ROWS, OPTIONS, strict=True):
-        found = [slow(policy, f"Question: {asked['question']}\nAnswer:", text) for text in texts]
-        each = [value / len(text) for value, text in zip(found, texts, strict=True)]
-        chosen, normalised = found.index(max(found)), each.index(max(each))
-        differ += chosen != normalised
+    for row, question, texts in zip(rows, ROWS, OPTIONS, strict=True):
+        likelihoods = [slow(policy, f"Question: {question['question']}\nAnswer:", text) for text in texts]
+        per_character = [value / len(text) for value, text in zip(likelihoods, texts, strict=True)]
+        likeliest, normalised = likelihoods.index(max(likelihoods)), per_character.index(max(per_character))
+        differ += likeliest != normalised
         assert row["response"] == texts[normalised]
         assert row["scores"] == {
-            "likelihood": float(chosen == 1),
+            "likelihood": float(likeliest == 1),
             "likelihood_normalised": float(normalised == 1),
         }
     assert differ, "a choice by length must differ somewhere"
@@ -109,20 +109,20 @@ def test_a_question_longer_than_the_context_is_refused(policy: Policy, tmp_path:
 )
 def test_real_questions_are_read_whole(file: str, count: int) -> None:
     task = ARC(TaskSettings(name="arc", data=str(SHARED / "arc_challenge" / file)))
-    found = task.examples("heldout")
-    assert len({each.id for each in found}) == count
+    examples = task.examples("heldout")
+    assert len({example.id for example in examples}) == count
     assert task.examples("train") == []
-    assert found[0].reference == "Planetary days will become shorter."
+    assert examples[0].reference == "Planetary days will become shorter."
 
 
 def test_the_text_of_a_question_is_read_once_for_all_its_answers(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
+    token_counts: list[int] = []
     trunk = policy.model.model.forward
 
     def counted(*words: object, **inputs: torch.Tensor) -> object:
-        read.append(inputs["input_ids"].numel())
+        token_counts.append(inputs["input_ids"].numel())
         return trunk(*words, **inputs)
 
     examples = arc(tmp_path / "arc.jsonl", [{**ROWS[1], "answer": "B"}]).examples("heldout")
@@ -135,5 +135,5 @@ def test_the_text_of_a_question_is_read_once_for_all_its_answers(
     answers = [
         len(policy.tokenizer(f"{examples[0].prompt[-1].content} {text}")["input_ids"]) for text in OPTIONS[1]
     ]
-    assert read == [question + sum(answers) - len(answers) * question]
+    assert token_counts == [question + sum(answers) - len(answers) * question]
     assert not policy.reader.shares_prompts, "in float32 only here"

@@ -41,15 +41,15 @@ def judgements(file: str) -> list[dict[str, Any]]:
 def test_published_means_leave_out_what_is_no_rating(file: str) -> None:
     rows = judgements(file)
     for model, (first, second, failed) in MEANS[file].items():
-        found = means(row for row in rows if row["model"] == model)
-        assert (found["turn_1"], found["turn_2"]) == pytest.approx((first, second), abs=6e-4)
-        assert found["judge_failed"] == failed
+        figures = means(row for row in rows if row["model"] == model)
+        assert (figures["turn_1"], figures["turn_2"]) == pytest.approx((first, second), abs=6e-4)
+        assert figures["judge_failed"] == failed
 
 
 @pytest.mark.parametrize("file", MEANS)
 def test_published_prompts_and_ratings_letter_by_letter(file: str) -> None:
     rows, prompts = judgements(file), read_prompts(FOLDER)
-    questions = {each.id: each for each in task(FOLDER).examples("heldout")}
+    questions = {question.id: question for question in task(FOLDER).examples("heldout")}
     folder = FOLDER / file.split("/")[0] / "model_answer"
     answers = {path.stem: read_answers(path, questions.values()) for path in folder.iterdir()}
     compared = 0
@@ -58,15 +58,15 @@ def test_published_prompts_and_ratings_letter_by_letter(file: str) -> None:
         assert (-1 if rating is None else rating) == row["score"]
         if row["model"] in answers:
             example = questions[str(row["question_id"])]
-            said = answers[row["model"]][example.id][: row["turn"]]
-            prompt, messages = rating_messages(prompts, example, said)
+            turns = answers[row["model"]][example.id][: row["turn"]]
+            prompt, messages = rating_messages(prompts, example, turns)
             assert (prompt.name, messages[1].content) == (row["judge"][1], row["user_prompt"])
             compared += 1
     assert compared >= 160
 
 
 @pytest.mark.parametrize(
-    ("said", "rating"),
+    ("text", "rating"),
     [
         ("Rating: [[7]]", 7.0),
         ("[[8.5]] and not [[3]]", 8.5),
@@ -78,8 +78,8 @@ def test_published_prompts_and_ratings_letter_by_letter(file: str) -> None:
         ("$ERROR$", None),
     ],
 )
-def test_a_rating_is_read_or_there_is_none(said: str, rating: float | None) -> None:
-    assert rating_of(said) == rating_of(Completion(text=said)) == rating
+def test_a_rating_is_read_or_there_is_none(text: str, rating: float | None) -> None:
+    assert rating_of(text) == rating_of(Completion(text=text)) == rating
     assert rating_of(Failure(kind="exhausted", message="[[5]]")) is None
 
 
@@ -96,8 +96,8 @@ def test_a_failed_rating_is_minus_one_and_in_no_mean(tmp_path: Path) -> None:
         "single-math-v1-multi-turn",
     ]
     assert "one {question_1}" in rows[0]["user_prompt"], "a brace in an answer is data"
-    found = means(rows)
-    assert found == {
+    figures = means(rows)
+    assert figures == {
         "mt_bench": 7, "turn_1": 7, "writing": 4, "math": 10, "judged": 2, "judge_failed": 2
     }  # fmt: skip
 
@@ -114,14 +114,14 @@ def test_bad_folders_and_files_are_one_line(tmp_path: Path) -> None:
         MTBench(TaskSettings(name="mt_bench"))
     folder = mt_bench_folder(tmp_path)
     questions, file = task(folder).examples("heldout"), tmp_path / "answers.jsonl"
-    for row, said in [
+    for row, problem in [
         ({"id": "1", "response": "x"}, "no 'choices'"),
         ({"question_id": 9, "choices": [{"turns": ["a", "b"]}]}, "'9' is not a question of this MT-Bench"),
         ({"question_id": 81, "choices": [{"turns": ["a"]}]}, "1 of 2 turns"),
         ({"question_id": 81, "choices": [{"turns": ["a", "b"]}]}, "no answer to question 111"),
     ]:
         file.write_text(json.dumps(row) + "\n")
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=problem):
             read_answers(file, questions)
     (folder / "reference_answer_gpt-4.jsonl").unlink()
     with pytest.raises(UserError, match=r"question 111 \(math\) needs a reference"):

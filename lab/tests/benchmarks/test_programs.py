@@ -60,8 +60,8 @@ MBPP_PLUS = {
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(seconds=60.0, workers=2) as made:  # mbpp-123 takes ten on a busy machine
-        yield made
+    with Runner(seconds=60.0, workers=2) as started:  # mbpp-123 takes ten on a busy machine
+        yield started
 
 
 def names(module: str) -> list[str]:

@@ -44,8 +44,8 @@ GOOD, BAD = "    return 3 * n\n", "    return 4 * n\n"
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner() as made:
-        yield made
+    with Runner() as started:
+        yield started
 
 
 def samples(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -65,17 +65,17 @@ def result(task: str, passed: bool | None) -> SampleResult:
 
 def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: Runner) -> None:
     (problem,) = problems_of(tmp_path, HUMANEVAL)
-    whole = problem.meta["completes"] + GOOD
+    program = problem.meta["completes"] + GOOD
     rows = [
         {"task_id": problem.id, "completion": GOOD},
         {"task_id": problem.id, "completion": BAD},
-        {"task_id": problem.id, "solution": whole},
-        {"task_id": problem.id, "solution": f"Here it is:\n```python\n{whole}```\nDone."},
+        {"task_id": problem.id, "solution": program},
+        {"task_id": problem.id, "solution": f"Here it is:\n```python\n{program}```\nDone."},
         {"task_id": problem.id, "solution": "I do not know."},
     ]
     results = judge_samples(samples(tmp_path, *rows), [problem], runner, runner)
-    assert [each.passed for each in results] == [True, False, True, True, False]
-    assert [each.sample for each in results] == [0, 1, 2, 3, 4]
+    assert [sample.passed for sample in results] == [True, False, True, True, False]
+    assert [sample.sample for sample in results] == [0, 1, 2, 3, 4]
     summary = sample_summary(results, [problem])
     assert (summary["pass@1"], summary["pass@5"]) == (pytest.approx(0.6), 1.0)
     assert (summary["passed"], summary["total"], summary["tasks"], summary["missing"]) == (3, 5, 1, 0)
@@ -88,8 +88,8 @@ def test_a_late_program_gets_a_second_chance(tmp_path: Path) -> None:
     slow = f"import time\n{problem.meta['completes']}{busy}{GOOD}"
     path = samples(tmp_path, {"task_id": problem.id, "solution": slow})
     with Runner(seconds=0.5) as hasty, Runner(seconds=20.0) as patient:
-        assert [each.outcome for each in judge_samples(path, [problem], hasty, hasty)] == ["timeout"]
-        assert [each.outcome for each in judge_samples(path, [problem], hasty, patient)] == ["passed"]
+        assert [sample.outcome for sample in judge_samples(path, [problem], hasty, hasty)] == ["timeout"]
+        assert [sample.outcome for sample in judge_samples(path, [problem], hasty, patient)] == ["passed"]
 
 
 def test_a_sample_that_prevents_its_own_verdict_has_failed(tmp_path: Path, runner: Runner) -> None:
@@ -100,17 +100,17 @@ def test_a_sample_that_prevents_its_own_verdict_has_failed(tmp_path: Path, runne
     path = samples(tmp_path, *({"task_id": problem.id, "solution": text} for text in texts))
     cases = ((RIGHT_BOX, [False, True, False]), (DODGE_BOX, [None, True, None]), (None, [False, True, False]))
     for reference, passed in cases:
-        judged = [problem.model_copy(update={"reference": reference})]
-        assert [each.passed for each in judge_samples(path, judged, runner, runner)] == passed
+        problems = [problem.model_copy(update={"reference": reference})]
+        assert [sample.passed for sample in judge_samples(path, problems, runner, runner)] == passed
 
 
 def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a_pass() -> None:
     verdicts = {"a": [True, False, False, True, False], "b": [False] * 5, "c": [True] * 6}
-    results = [result(task, passed) for task, each in verdicts.items() for passed in each]
+    results = [result(task, passed) for task, task_verdicts in verdicts.items() for passed in task_verdicts]
     summary = sample_summary(results, examples_of(*verdicts))
     for k in (1, 5):
-        drawn = [[any(some) for some in combinations(each, k)] for each in verdicts.values()]
-        oracle = sum(sum(each) / len(each) for each in drawn) / len(drawn)
+        drawn = [[any(some) for some in combinations(task_verdicts, k)] for task_verdicts in verdicts.values()]
+        oracle = sum(sum(passes) / len(passes) for passes in drawn) / len(drawn)
         assert summary[f"pass@{k}"] == pytest.approx(oracle)
     assert "pass@10" not in summary
 
@@ -155,8 +155,8 @@ def test_mbpps_tasks_are_known_by_every_form_of_their_ids(
 ) -> None:
     examples = problems_of(tmp_path, MBPP)
     row = {"task_id": task_id, "solution": "def double(n):\n    return n + n\n"}
-    (judged,) = judge_samples(samples(tmp_path, row), examples, runner, runner)
-    assert (judged.task_id, judged.passed) == (examples[0].id, True)
+    (sample,) = judge_samples(samples(tmp_path, row), examples, runner, runner)
+    assert (sample.task_id, sample.passed) == (examples[0].id, True)
 
 
 def test_the_command_writes_results_and_tells_failures_from_tests_that_cannot_run(
@@ -170,8 +170,8 @@ def test_the_command_writes_results_and_tells_failures_from_tests_that_cannot_ru
     figures = json.loads(ended.out.splitlines()[-1])
     assert ended.code == EXIT_SOME_RECORDS_FAILED
     assert (figures["pass@1"], figures["total"], figures["failed_records"]) == (0.5, 2, 1)
-    written = [json.loads(line) for line in (tmp_path / "samples_results.jsonl").read_text().splitlines()]
-    assert [(row["outcome"], row.get("passed")) for row in written] == [
+    results = [json.loads(line) for line in (tmp_path / "samples_results.jsonl").read_text().splitlines()]
+    assert [(row["outcome"], row.get("passed")) for row in results] == [
         ("passed", True),
         ("failed", False),
         ("unsupported", None),

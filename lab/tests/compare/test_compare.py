@@ -53,13 +53,13 @@ def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, comma
     config = load_config([find_config("human_qa")], [f"--run.folder={tmp_path}"])
     (seed,) = compare.seeds_of(config, methods_of(["sft", "dpo", "text2grad"], config), [3])
     run_parallel([seed], 1)
-    kept = str(tmp_path / "feedback.jsonl")
+    feedback = str(tmp_path / "feedback.jsonl")
     assert [words[0] for words in commands].count("annotate") == 0
-    assert next(words for words in commands if words[0] == "import")[1] == kept
+    assert next(words for words in commands if words[0] == "import")[1] == feedback
     for words in commands:
         if words[0] != "export":
             task = load_config([Path(words[words.index("--config") + 1])]).task
-            assert (task.data, task.seed) == (kept, 3)
+            assert (task.data, task.seed) == (feedback, 3)
     assert list(seed.works).index("import") < list(seed.works).index("reward model")
     with pytest.raises(UserError, match=r"no feedback in .*text2grad import FILE"):
         compare.run_compare(config, ["sft"], Extent.of(0, 1), 1)
@@ -93,8 +93,8 @@ def test_a_method_may_have_settings_of_its_own(config: Config, commands: list[li
     (seed,) = compare.seeds_of(config, methods_of(names, config), [0])
     run, dpo = "scalar-ppo.gamma-0.5-ppo.lr-1e-3", "dpo-extra.dpo.beta-0.2"
     assert {run, dpo, f"evaluate {run}"} < set(seed.works)
-    own, plain = (seed.settings(seed.works[name]) for name in (run, "text2grad"))
-    assert (own.credit.scheme, own.ppo.gamma, own.ppo.lr) == ("last_token", 0.5, 1e-3)
+    changed, plain = (seed.settings(seed.works[name]) for name in (run, "text2grad"))
+    assert (changed.credit.scheme, changed.ppo.gamma, changed.ppo.lr) == ("last_token", 0.5, 1e-3)
     assert (plain.ppo.gamma, plain.ppo.lr) == (config.ppo.gamma, config.ppo.lr)
     assert seed.settings(seed.works[dpo]).extra["dpo"]["beta"] == 0.2
     run_parallel([seed], 1)
@@ -116,11 +116,11 @@ def curve(*rates: float) -> list[dict[str, float]]:
     ],
 )
 def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None) -> None:
-    both = {"scalar": [curve(0.3, 0.5), curve(0.5, 0.6)], "text2grad": ours}
+    by_method = {"scalar": [curve(0.3, 0.5), curve(0.5, 0.6)], "text2grad": ours}
     expected = share if share is None else pytest.approx(share)
-    assert curves.rollout_shares(both, [0.2, 0.4]) == {"scalar": 1.0, "text2grad": expected}
+    assert curves.rollout_shares(by_method, [0.2, 0.4]) == {"scalar": 1.0, "text2grad": expected}
     assert curves.rollout_shares({"text2grad": ours}, [0.2, 0.4]) == {}
-    drawn = curves.draw_curves(both, [0.2, 0.4], "held-out pass@1")
+    drawn = curves.draw_curves(by_method, [0.2, 0.4], "held-out pass@1")
     assert drawn.count("<path") - drawn.count("#e5e5e5") == 6 and ">text2grad" in drawn
 
 
@@ -154,19 +154,19 @@ def test_answers_without_the_measure_are_named(config: Config) -> None:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The words of commands that would have been run: all end well, annotate but for one record."""
-    said: list[list[str]] = []
+    calls: list[list[str]] = []
     lock = threading.Lock()
 
     def run(command: list[str], log: Path) -> tuple[int, float]:
         with lock:
-            said.append(list(command[3:]))
+            calls.append(list(command[3:]))
         log.write_text("error: out of luck\n", encoding="utf-8")
         if "annotate" in command:
             return EXIT_SOME_RECORDS_FAILED, 10.0
         return (1 if "offline" in command else 0), 10.0
 
     monkeypatch.setattr(running, "run_command", run)
-    return said
+    return calls
 
 
 def seed_of(config: Config, number: int, *methods: str) -> Seed:
@@ -194,9 +194,9 @@ def test_what_some_records_failed_at_is_used_and_said(
 ) -> None:
     seed = seed_of(config, 3, "scalar")
     run_parallel([seed], 1)
-    noted = {name: seed.done(name) for name in seed.works}
-    assert all(noted.values())
-    assert [name for name, note in noted.items() if note and note["some_records_failed"]] == ["annotate"]
+    records = {name: seed.done(name) for name in seed.works}
+    assert all(records.values())
+    assert [name for name, record in records.items() if record and record["some_records_failed"]] == ["annotate"]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
     assert "annotate" in line and str(seed.record_file("annotate").with_suffix(".log")) in line
 
@@ -233,11 +233,11 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     assert factors == {"scalar": 2.0, "rejection": 1.0}
     trained = {words[words.index("--name") + 1]: words for words in commands if "--name" in words}
     assert trained.keys() == {"scalar", "scalar_x2", "scalar_x0p5", "rejection", "rejection_x2", "rejection_x0p5"}
-    written = {name: load_config([Path(words[words.index("--config") + 1])]) for name, words in trained.items()}
+    configs = {name: load_config([Path(words[words.index("--config") + 1])]) for name, words in trained.items()}
     assert (
-        written["scalar_x2"].ppo.lr == 2 * config.ppo.lr and written["rejection_x0p5"].sft.lr == config.sft.lr / 2
+        configs["scalar_x2"].ppo.lr == 2 * config.ppo.lr and configs["rejection_x0p5"].sft.lr == config.sft.lr / 2
     )
-    assert written["scalar_x2"].run.seed == written["scalar_x2"].task.seed == 100
+    assert configs["scalar_x2"].run.seed == configs["scalar_x2"].task.seed == 100
     assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"]["2"] == 0.75
     scalar = methods_of(["scalar"], config)
     (last,) = compare.seeds_of(config, scalar, [0], factors)
@@ -265,9 +265,9 @@ def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
     (seed,) = tuning_seeds(bare, methods_of([method], bare), Extent.of(0, 1, tries=3))
     for name, factor in ((method, 1.0), (f"{method}_x2", 2.0), (f"{method}_x0p5", 0.5)):
         trained = seed.words(name)
-        read = load_config([Path(trained[trained.index("--config") + 1])])
-        assert is_set(read, f"{section}.lr") and value_at(read, f"{section}.lr") == pytest.approx(factor * 1e-4)
-        assert not is_set(read, f"{section}.epochs") and not is_set(read, f"{section}.micro_batch_size")
+        trial = load_config([Path(trained[trained.index("--config") + 1])])
+        assert is_set(trial, f"{section}.lr") and value_at(trial, f"{section}.lr") == pytest.approx(factor * 1e-4)
+        assert not is_set(trial, f"{section}.epochs") and not is_set(trial, f"{section}.micro_batch_size")
 
 
 def test_a_recipe_lies_over_the_settings_of_its_run(
@@ -275,15 +275,15 @@ def test_a_recipe_lies_over_the_settings_of_its_run(
 ) -> None:
     run_parallel([seed_of(config, 3, "scalar")], 1)
     words = next(words for words in commands if words[0] == "train")
-    written = load_config([Path(words[words.index("--config") + 1])], [])
-    assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
+    train_config = load_config([Path(words[words.index("--config") + 1])], [])
+    assert train_config.credit.scheme == "last_token" and train_config.run.seed == train_config.task.seed == 3
     assert config.credit.scheme == "spans"
-    assert written.ppo.max_kl is None and config.ppo.max_kl is not None, "measured, however far it goes"
+    assert train_config.ppo.max_kl is None and config.ppo.max_kl is not None, "measured, however far it goes"
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("ppo: {max_kl: 1.0, max_failed: 0.5}\n", encoding="utf-8")
     seed = seed_of(config, 4, str(recipe))
-    own = seed.settings(seed.works["mine"]).ppo
-    assert (own.max_kl, own.max_failed) == (None, 1.0), "also where a recipe sets them"
+    ppo = seed.settings(seed.works["mine"]).ppo
+    assert (ppo.max_kl, ppo.max_failed) == (None, 1.0), "also where a recipe sets them"
 
 
 def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_method_trains(
@@ -291,12 +291,12 @@ def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_met
 ) -> None:
     alone = {"fit": True, "reasons": []}
     verdict = {"fit": False, "reasons": ["its verdicts may be chance"], "spans_alone": alone}
-    chosen = ("scalar", "offline", "text2grad")
-    for number, found in ((3, {"fit": True, "reasons": []}), (4, verdict)):
+    names = ("scalar", "offline", "text2grad")
+    for number, gate in ((3, {"fit": True, "reasons": []}), (4, verdict)):
         place = config.run.folder / f"seed-{number}" / "reward_model" / "gate.json"
         place.parent.mkdir(parents=True)
-        place.write_text(json.dumps(found), encoding="utf-8")
-    seeds = [seed_of(config, number, *chosen) for number in (3, 4)]
+        place.write_text(json.dumps(gate), encoding="utf-8")
+    seeds = [seed_of(config, number, *names) for number in (3, 4)]
     for _ in range(2):  # the verdict counts again where the reward model is done
         with pytest.raises(
             UserError, match=r"seed-4: scalar, text2grad: the reward model is not fit.*remove scalar"
@@ -307,7 +307,7 @@ def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_met
     model = config.critic.reward_model.model_copy(update={"gate": False})
     opened = config.model_copy(update={"critic": config.critic.model_copy(update={"reward_model": model})})
     with pytest.raises(UserError, match="offline failed"):
-        run_parallel([seed_of(opened, number, *chosen) for number in (3, 4)], 1)
+        run_parallel([seed_of(opened, number, *names) for number in (3, 4)], 1)
     assert {words[0] for words in commands[done:]} == {"train"}, "nothing that was made depends on the gate"
 
 
@@ -319,8 +319,8 @@ def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     rows = [plain, plain | {"heldout_greedy_pass": 0.5, "heldout_sampled_pass": 0.25}]
     place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     point = {"rollouts": 2.0 * config.ppo.rollouts, "seconds": 6.0, "greedy": 0.5, "sampled": 0.25}
-    found = curves.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
-    assert found == {"scalar": [[point]]}
+    by_method = curves.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
+    assert by_method == {"scalar": [[point]]}
 
 
 def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
@@ -339,11 +339,11 @@ def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
 
 
 def test_differences_are_paired_by_problem_and_seed() -> None:
-    own = [{"sampled": {"a": 1.0, "b": 0.0}}, {"sampled": {"a": 0.5, "c": 1.0}}]
-    ours = [{"sampled": {"a": 0.5, "b": 0.5}}, {"sampled": {"a": 0.5, "c": 0.0}}]
-    assert over_problems(own, "sampled") == [0.75, 0.0, 1.0]
-    assert over_problems(own, "sampled", ours) == [0.25, -0.5, 1.0]
-    assert mean_with_interval(over_problems(own, "sampled", own)) == (0.0, 0.0, 0.0)
+    scores = [{"sampled": {"a": 1.0, "b": 0.0}}, {"sampled": {"a": 0.5, "c": 1.0}}]
+    baseline = [{"sampled": {"a": 0.5, "b": 0.5}}, {"sampled": {"a": 0.5, "c": 0.0}}]
+    assert over_problems(scores, "sampled") == [0.75, 0.0, 1.0]
+    assert over_problems(scores, "sampled", baseline) == [0.25, -0.5, 1.0]
+    assert mean_with_interval(over_problems(scores, "sampled", scores)) == (0.0, 0.0, 0.0)
 
 
 def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
@@ -385,8 +385,8 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
     assert before["rollouts"] == config.ppo.steps * config.ppo.rollouts
     assert set(map(tuple, (row.values() for row in before["works"].values()))) == {(1, None)}
     run_parallel(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
-    note = tmp_path / "seed-0" / "done" / "scalar.json"
-    note.write_text(json.dumps({**json.loads(note.read_text()), "seconds": 30.0}), encoding="utf-8")
+    record_file = tmp_path / "seed-0" / "done" / "scalar.json"
+    record_file.write_text(json.dumps({**json.loads(record_file.read_text()), "seconds": 30.0}), encoding="utf-8")
     after = compare.plan_of(config, ["sft", "scalar", "grpo"], extent)["works"]
     assert {name for name, row in after.items() if row["left"]} == {"grpo", "evaluate grpo"}
     assert (after["scalar"]["seconds"], after["grpo"]["seconds"]) == (30.0, None)

@@ -39,22 +39,27 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
 def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     reply = "Thanks for asking! The logo is on the shelf. I think it might rain. I am busy."
     example = tastes.Replies(TaskSettings(name="tastes:Replies")).examples("heldout")[0]
-    said = {name: judge(reply) for name, judge in {**tastes.TASTES, "every": tastes.every}.items()}
-    marks = {name: [(span.text, span.label) for span in each.spans] for name, each in said.items()}
+    critiques = {name: judge(reply) for name, judge in {**tastes.TASTES, "every": tastes.every}.items()}
+    marks = {name: [(span.text, span.label) for span in critique.spans] for name, critique in critiques.items()}
     assert marks["brief"] == [("I think it might rain.", -1), ("I am busy.", -1)]
     assert marks["warm"] == [("Thanks", 1), ("busy", -1)]
     assert marks["sure"] == [("I think", -1), ("might", -1)]
     assert marks["every"] == marks["brief"] + marks["warm"] + marks["sure"]
-    assert [each.score for each in said.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
+    assert [critique.score for critique in critiques.values()] == [0.0, 0.0, -1.0, pytest.approx(-1 / 3)]
     scores = tastes.Replies(TaskSettings(name="tastes:Replies")).scores(example, reply)
     assert scores == {"taste": pytest.approx(1 / 3), "brief": 0.5, "warm": 0.5, "sure": 0.0, "about": 0.0}
     critic = spec_of(f"{tastes.__name__}:Every").make(None, None)
-    assert [said.score for said in critic.critique([example] * 2, [reply, " "])] == [pytest.approx(-1 / 3), -1.0]
+    assert [critique.score for critique in critic.critique([example] * 2, [reply, " "])] == [
+        pytest.approx(-1 / 3),
+        -1.0,
+    ]
 
 
 def test_what_is_asked_about_is_held_out() -> None:
     task = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.tastes:Replies", limit=60))
-    things = {split: {each.meta["thing"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
+    things = {
+        split: {example.meta["thing"] for example in task.examples(split)} for split in ("sft", "train", "heldout")
+    }
     assert not things["heldout"] & (things["sft"] | things["train"]) and len(task.examples("sft")) == 60
     assert task.examples("train") == tastes.Replies(TaskSettings(name="tastes:Replies")).examples("train")
 
@@ -62,9 +67,9 @@ def test_what_is_asked_about_is_held_out() -> None:
 def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
     strip = {"response": "good bad", "starts": [0, 4], "ends": [4, 8], "advantage": [-2.0, -1.0], "failure": None}
     spans = (Span(start=0, end=4, label=1, text="good"), Span(start=5, end=8, label=-1, text="bad"))
-    found = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans, score=-1.0)))
-    assert found["right"].tolist() == [-2.0] and found["wrong"].tolist() == [1.0]
-    assert credit_signs.summary([found["right"], np.array([3.0])]) == {"tokens": 2, "wrong_sign": 0.5, "push": 0.5}
+    signed = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans, score=-1.0)))
+    assert signed["right"].tolist() == [-2.0] and signed["wrong"].tolist() == [1.0]
+    assert credit_signs.summary([signed["right"], np.array([3.0])]) == {"tokens": 2, "wrong_sign": 0.5, "push": 0.5}
     passing = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans[:1], score=1.0)))
     assert passing["passing"].tolist() == [-2.0]
     assert not list(credit_signs.tokens_of(strip | {"failure": {"kind": "invalid"}}, Critique(text="")))
@@ -75,9 +80,9 @@ def record(number: int, response: str, *quotes: str) -> Feedback:
     places = [(response.index(quote), quote) for quote in quotes]
     spans = tuple(Span(start=at, end=at + len(quote), label=-1, text=quote) for at, quote in places)
     prompt = (Message(role="user", content=f"problem {number}"),)
-    said = f"about {number}"
+    critique = f"about {number}"
     return Feedback(
-        id=f"p{number}", prompt=prompt, response=response, critique=said, spans=spans, score=-1.0,
+        id=f"p{number}", prompt=prompt, response=response, critique=critique, spans=spans, score=-1.0,
         source=Source(kind="program"),
     )  # fmt: skip
 
@@ -86,12 +91,12 @@ def test_noise_is_in_the_spans_and_leaves_the_words(tmp_path: Path) -> None:
     records = [record(n, "x = a + b", "a + b") for n in range(200)]
     flipped = annotation.records_of("flip_20", records, seed=0)
     assert 0.1 < annotation.altered_share(records, flipped) < 0.3
-    assert {span.label for each in flipped for span in each.spans} == {1, -1}
-    assert [each.critique for each in flipped] == [each.critique for each in records]
+    assert {span.label for row in flipped for span in row.spans} == {1, -1}
+    assert [row.critique for row in flipped] == [row.critique for row in records]
     moved = annotation.records_of("displace_20", records, seed=0)
     write_jsonl(tmp_path / "moved.jsonl", moved)
     assert list(read_jsonl(tmp_path / "moved.jsonl", Feedback)) == moved  # every span still quotes its response
-    assert {span.text for each in moved for span in each.spans} != {"a + b"}
+    assert {span.text for row in moved for span in row.spans} != {"a + b"}
     assert annotation.records_of("clean", records, seed=0) == records
 
 
@@ -127,8 +132,10 @@ def test_a_smaller_teacher_knows_less_and_says_less(tmp_path: Path) -> None:
     example = load_task(config.task).examples(feedback_split(config.task))[0]
     wrong = example.reference.replace("return", "return not")
     records = [
-        Feedback(id=example.id, prompt=example.prompt, response=each, source=Source(kind="program"), critique="?")
-        for each in (example.reference, wrong, "def f(xs):\n    return 0\n")
+        Feedback(
+            id=example.id, prompt=example.prompt, response=response, source=Source(kind="program"), critique="?"
+        )
+        for response in (example.reference, wrong, "def f(xs):\n    return 0\n")
     ]
     for teacher, blamed, lucky in (("tests", wrong.strip(), -1.0), ("one_test", "not len(set(zs))", 1.0)):
         right, poor, empty_alone = annotation.taught_by(annotation.TEACHERS[teacher], config, records)
@@ -136,16 +143,16 @@ def test_a_smaller_teacher_knows_less_and_says_less(tmp_path: Path) -> None:
         assert poor.response == wrong and [span.text for span in poor.spans if span.label < 0] == [blamed]
     assert annotation.with_first_test(example).meta["tests"].count("def test") == 1
     assert example.meta["tests"].count("def test") == 8
-    same = [each.model_copy(update={"source": Source(kind="llm")}) for each in records]
-    assert annotation.altered_share(records, same) == 0
+    other_source = [row.model_copy(update={"source": Source(kind="llm")}) for row in records]
+    assert annotation.altered_share(records, other_source) == 0
 
 
 def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
     common = {"arm": "clean", "recipe": "r", "cpu_seconds": 1.0}
     rows = [{"what": "reward_model", "seed": seed, "poor_f1": f1, **common} for seed, f1 in ((0, 0.8), (1, 0.6))]
-    found = annotation.summary([*rows, {"what": "policy", "seed": 0, "greedy": 0.5, **common}])
-    assert found["reward_model"]["clean"] == {"poor_f1": {"seeds": [0.8, 0.6], "mean": 0.7}}
-    assert found["policy"]["clean"] == {"greedy": {"seeds": [0.5], "mean": 0.5}}
+    means = annotation.summary([*rows, {"what": "policy", "seed": 0, "greedy": 0.5, **common}])
+    assert means["reward_model"]["clean"] == {"poor_f1": {"seeds": [0.8, 0.6], "mean": 0.7}}
+    assert means["policy"]["clean"] == {"greedy": {"seeds": [0.5], "mean": 0.5}}
 
 
 @pytest.mark.nightly
@@ -158,10 +165,10 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     words = f"--seeds 3 --kinds irrelevant --shares .5 --policies --out {tmp_path} --set {small}"
     monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
     annotation.main()
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["reward_model"]) == {"clean", "irrelevant_50", "teacher_tests", "teacher_one_test"}
-    assert not found["policy"]
-    assert found["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(figures["reward_model"]) == {"clean", "irrelevant_50", "teacher_tests", "teacher_one_test"}
+    assert not figures["policy"]
+    assert figures["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
     clean, *changed = (
         [(tmp_path / f"seed-3-{arm}" / name).read_bytes() for name in ("feedback.jsonl", "feedback_heldout.jsonl")]
         for arm in ("clean", "irrelevant_50", "teacher_tests")
@@ -176,16 +183,16 @@ def test_the_cost_of_a_label_for_every_word() -> None:
     """Counted in what stands between white space; a failed record is left out."""
     span = Span(start=0, end=2, label=-1, text="It", reason="who?")
     prompt, source = (Message(role="user", content="Why?"),), Source(kind="llm")
-    judged = Feedback(
+    annotated = Feedback(
         id="1", prompt=prompt, response="It is so.", critique="Too short.", spans=(span,), source=source
     )
     failed = Feedback(id="2", prompt=prompt, response="x", error=Failure(kind="refused", message=""), source=source)
-    figures = dense_cost.costs([judged, failed], "qa_plain", lambda text: [(0, 0) for _ in text.split()])
+    figures = dense_cost.costs([annotated, failed], "qa_plain", lambda text: [(0, 0) for _ in text.split()])
     answers = [figures[name] for name in ("records", "span_answer", "span_map", "dense_answer")]
     assert answers == [1, len(Z.split()), len(Z_MAP.split()), len(DENSE.split())]
     assert figures["answer_ratio"] == answers[3] / answers[1] and figures["map_ratio"] == answers[3] / answers[2]
-    whole = figures["dense_prompt"] + figures["dense_answer"]
-    assert figures["ratio"] == whole / (figures["span_prompt"] + figures["span_answer"])
+    dense_tokens = figures["dense_prompt"] + figures["dense_answer"]
+    assert figures["ratio"] == dense_tokens / (figures["span_prompt"] + figures["span_answer"])
     assert 100 < figures["dense_prompt"] < figures["span_prompt"]
 
 
@@ -242,13 +249,15 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> 
         str(tmp_path / "heldout.jsonl"),
     ]
     config = load_config(find_config("own"), ["--run.folder", str(tmp_path / "run"), *words])
-    found = run_import(config, tmp_path / "remarks.csv", "auto", None)
-    assert found["added"] == 60 and not found.keys() & {"losses", "ignored"}
+    summary = run_import(config, tmp_path / "remarks.csv", "auto", None)
+    assert summary["added"] == 60 and not summary.keys() & {"losses", "ignored"}
     task = load_task(config.task)
     assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
     train, heldout = reward_data(RunFolder.of(config))
     assert (len(train), len(heldout)) == (48, 12)
-    right = {own_data.score_reply(each.prompt[-1].content, each.reference) for each in task.examples("heldout")}
+    right = {
+        own_data.score_reply(example.prompt[-1].content, example.reference) for example in task.examples("heldout")
+    }
     assert (right == {1.0}) == (start == "corrected"), "SFT imitates what was sent, or what should have been"
     assert len(corrections(heldout)) == (12 if start == "corrected" else 0)
 

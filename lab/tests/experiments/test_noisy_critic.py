@@ -49,36 +49,36 @@ def noisy(seed: int = 0, **settings: Any) -> NoisyCritic:
     return NoisyCritic(EveryWord(), NoiseSettings(**settings), seed)
 
 
-def asked(critic: NoisyCritic, count: int = 200) -> list[Critique]:
+def noisy_critiques(critic: NoisyCritic, count: int = 200) -> list[Critique]:
     examples = [example(str(index)) for index in range(count)]
-    judged = critic.critique(examples, [WORDS] * count)
-    assert all(isinstance(each, Critique) for each in judged)
-    return [each for each in judged if isinstance(each, Critique)]
+    judgements = critic.critique(examples, [WORDS] * count)
+    assert all(isinstance(judgement, Critique) for judgement in judgements)
+    return [judgement for judgement in judgements if isinstance(judgement, Critique)]
 
 
 def plain() -> tuple[Span, ...]:
-    (judged,) = EveryWord().critique([example("a")], [WORDS])
-    assert isinstance(judged, Critique)
-    return judged.spans
+    (critique,) = EveryWord().critique([example("a")], [WORDS])
+    assert isinstance(critique, Critique)
+    return critique.spans
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
 def test_the_share_of_flipped_labels_is_the_one_asked_for(share: float) -> None:
-    found = asked(noisy(kind="flip", share=share))
-    flipped = [a.label != b.label for each in found for a, b in zip(each.spans, plain(), strict=True)]
+    critiques = noisy_critiques(noisy(kind="flip", share=share))
+    flipped = [a.label != b.label for critique in critiques for a, b in zip(critique.spans, plain(), strict=True)]
     assert sum(flipped) / len(flipped) == pytest.approx(share, abs=0.03)
-    assert all(span.text == WORDS[span.start : span.end] for each in found for span in each.spans)
+    assert all(span.text == WORDS[span.start : span.end] for critique in critiques for span in critique.spans)
 
 
 def test_displaced_spans_keep_length_and_label_and_still_quote_the_response() -> None:
-    found = asked(noisy(kind="displace", share=0.4))
+    critiques = noisy_critiques(noisy(kind="displace", share=0.4))
     moved = 0
-    for each in found:
-        Feedback.of(example("a"), WORDS, each, EveryWord.source)  # refuses a span that quotes something else
-        for span, before in zip(each.spans, plain(), strict=True):
+    for critique in critiques:
+        Feedback.of(example("a"), WORDS, critique, EveryWord.source)  # refuses a span that quotes something else
+        for span, before in zip(critique.spans, plain(), strict=True):
             assert (span.end - span.start, span.label) == (before.end - before.start, before.label)
             moved += span.start != before.start
-    assert moved / (len(plain()) * len(found)) == pytest.approx(0.4, abs=0.03)
+    assert moved / (len(plain()) * len(critiques)) == pytest.approx(0.4, abs=0.03)
 
 
 @pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
@@ -86,11 +86,13 @@ def test_noise_depends_on_the_response_and_the_seed_alone_and_is_counted(kind: s
     critic = noisy(kind=kind, share=0.4)
     alone = critic.critique([example("b")], [WORDS])
     assert critic.critique([example("a"), example("b")], ["other words", WORDS])[1:] == alone
-    assert asked(noisy(kind=kind, share=0.4), 5) != asked(noisy(seed=1, kind=kind, share=0.4), 5)
+    assert noisy_critiques(noisy(kind=kind, share=0.4), 5) != noisy_critiques(
+        noisy(seed=1, kind=kind, share=0.4), 5
+    )
     every = noisy(kind=kind, share=1.0)
-    judged = every.critique([example("a"), example("b")], [WORDS, "broken"])
-    assert isinstance(judged[0], Critique) and (judged[0].text, judged[0].score) == ("said", 0.5)
-    assert isinstance(judged[1], Failure)
+    judgements = every.critique([example("a"), example("b")], [WORDS, "broken"])
+    assert isinstance(judgements[0], Critique) and (judgements[0].text, judgements[0].score) == ("said", 0.5)
+    assert isinstance(judgements[1], Failure)
     spans = float(len(plain()))
     assert every.counts() == {"noise_spans": spans, "noise_altered": spans}
     assert every.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
@@ -98,8 +100,8 @@ def test_noise_depends_on_the_response_and_the_seed_alone_and_is_counted(kind: s
 
 def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() -> None:
     critic = noisy(kind="displace", share=1.0)
-    (judged,) = critic.critique([example("a")], ["word"])
-    assert isinstance(judged, Critique) and judged.spans[0].text == "word"
+    (critique,) = critic.critique([example("a")], ["word"])
+    assert isinstance(critique, Critique) and critique.spans[0].text == "word"
     assert get_overlap(critic) == "allowed"
     alone = EveryWord()
     alone.overlap = "never"  # type: ignore[attr-defined]

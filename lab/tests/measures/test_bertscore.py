@@ -33,10 +33,10 @@ def encoded(states: Tensor, *weights: float) -> EncodedText:
 def slow(text: EncodedText, reference: EncodedText) -> tuple[float, float]:
     """Every token's best cosine, one pair of tokens at a time."""
 
-    def best(own: EncodedText, other: EncodedText) -> float:
+    def best(one: EncodedText, other: EncodedText) -> float:
         total = count = 0.0
-        for state, weight in zip(own.states, own.weights, strict=True):
-            cosines = [float(torch.cosine_similarity(state, each, dim=0)) for each in other.states]
+        for state, weight in zip(one.states, one.weights, strict=True):
+            cosines = [float(torch.cosine_similarity(state, candidate, dim=0)) for candidate in other.states]
             total, count = total + float(weight) * max(cosines), count + float(weight)
         return total / count
 
@@ -46,9 +46,9 @@ def slow(text: EncodedText, reference: EncodedText) -> tuple[float, float]:
 def test_each_token_is_matched_with_the_most_similar_one() -> None:
     torch.manual_seed(0)
     text, reference = encoded(torch.randn(4, 6), 0, 1, 2, 0), encoded(torch.randn(7, 6), 0, 1, 1, 1, 1, 0.5, 0)
-    found, (precision, recall) = match_tokens(text, reference), slow(text, reference)
-    assert found[:2] == pytest.approx((precision, recall), abs=1e-6)
-    assert found.f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-6)
+    match, (precision, recall) = match_tokens(text, reference), slow(text, reference)
+    assert match[:2] == pytest.approx((precision, recall), abs=1e-6)
+    assert match.f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-6)
 
 
 def test_by_hand() -> None:
@@ -60,13 +60,13 @@ def test_by_hand() -> None:
 
 def test_published_scores_are_rescaled_as_published() -> None:
     """The scores themselves need the weights of roberta-large, which is not tried here."""
-    known = published("bertscore_expected", "bertscore_expected.json")
+    expected = published("bertscore_expected", "bertscore_expected.json")
     _, baseline = MODELS["roberta-large"]
     for kind in ("no_idf", "idf"):
-        raw, told = known[kind], known[f"{kind}_rescaled"]
-        for n in range(len(known["cands"])):
-            found = rescale(Match(raw["P"][n], raw["R"][n], raw["F"][n]), baseline)
-            assert found == pytest.approx((told["P"][n], told["R"][n], told["F"][n]), abs=2e-5)
+        raw, rescaled = expected[kind], expected[f"{kind}_rescaled"]
+        for n in range(len(expected["cands"])):
+            match = rescale(Match(raw["P"][n], raw["R"][n], raw["F"][n]), baseline)
+            assert match == pytest.approx((rescaled["P"][n], rescaled["R"][n], rescaled["F"][n]), abs=2e-5)
             if kind == "no_idf":
                 precision, recall = raw["P"][n], raw["R"][n]
                 assert 2 * precision * recall / (precision + recall) == pytest.approx(raw["F"][n], abs=1e-6)
@@ -91,7 +91,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
     encoders = [Encoder(str(model), batch_size=size) for size in (1, 5)]
     other = encoders[0].encode(["the cat"])[0]
-    one, many = ([match_tokens(each, other) for each in encoder.encode(TEXTS)] for encoder in encoders)
+    one, many = (
+        [match_tokens(encoded_text, other) for encoded_text in encoder.encode(TEXTS)] for encoder in encoders
+    )
     assert [value for match in one for value in match] == pytest.approx([v for m in many for v in m], abs=1e-5)
     assert one[3] == (0, 0, 0), "the empty text"
     figures = bert_figures(encoders[0], TEXTS[:3], ["the cat sat on the mat", "", "rain"])

@@ -56,6 +56,6 @@ def test_word_perplexities_of_lighteval() -> None:
     """It counts the words of the query. Its other cases of perplexity follow from no
     log-probability in them."""
     for case in published("lighteval_metric_cases", "word_perplexity.json")["test_cases"]:
-        logp = sum(sum(each["logprobs"]) for each in case["model_responses"])
+        logp = sum(sum(response["logprobs"]) for response in case["model_responses"])
         words = sum(len(doc["query"].split()) for doc in case["docs"])
         assert perplexity_of(logp, words) == pytest.approx(case["expected_output"], abs=case["tolerance"])

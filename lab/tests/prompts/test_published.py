@@ -43,8 +43,8 @@ def prompt(name: str) -> Prompt:
 @pytest.mark.parametrize("name", KEYS)
 def test_prompts_show_the_answer_once_and_ask_for_their_keys(name: str) -> None:
     example = Example(id="1", prompt=(Message(role="user", content="QUESTION"),), reference="r")
-    *_, last = shown = judge_messages(prompt(name).text, example, "RESPONSE </response>")
-    text = "\n".join(message.content for message in shown)
+    *_, last = messages = judge_messages(prompt(name).text, example, "RESPONSE </response>")
+    text = "\n".join(message.content for message in messages)
     assert (text.count("QUESTION"), text.count("RESPONSE"), last.content.count("</response>")) == (1, 1, 1)
     assert "{{" not in text and prompt(name).version.startswith(f"{name}@")
     schema = json.loads(prompt(name).schema())
@@ -63,8 +63,10 @@ def test_an_answer_in_a_format_of_its_own(name: str, tmp_path: Path, monkeypatch
     anchored in z."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     human = json.dumps({"critique": "", "good_spans": ["one"], "poor_spans": []})
-    own = json.dumps(ANSWERS[name])
-    server = ChatServer(lambda name, turn, body: said(human if "So so." in json.dumps(body) else own), last_message)
+    answer = json.dumps(ANSWERS[name])
+    server = ChatServer(
+        lambda name, turn, body: said(human if "So so." in json.dumps(body) else answer), last_message
+    )
     rows: list[dict[str, Any]] = [{"id": "a", "prompt": "Q", "response": "one two"}, {"id": "b", "prompt": "P"}]
     rows[1] |= {"response": "one two", "feedback": "So so."}
     file, out = tmp_path / "r.jsonl", tmp_path / "feedback.jsonl"
@@ -73,24 +75,24 @@ def test_an_answer_in_a_format_of_its_own(name: str, tmp_path: Path, monkeypatch
     words += ["--critic.kind", "prompted", "--critic.prompted.prompt", f"text2grad_lab.prompts:{name}"]
     words += ["--critic.prompted.base_url", server.url, "--critic.prompted.model", "m"]
     for _ in range(2):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(words)
-        assert not left.value.code
-    judged, anchored = read_jsonl(out, Feedback)
-    labels = [(span.text, span.label) for span in judged.spans]
+        assert not exit_info.value.code
+    annotated, anchored = read_jsonl(out, Feedback)
+    labels = [(span.text, span.label) for span in annotated.spans]
     assert labels == [("one", -1), ("two", 0 if name == "code_b3" else 1)]
-    assert judged.source.prompt_version == prompt(name).version
+    assert annotated.source.prompt_version == prompt(name).version
     assert (anchored.critique, [span.text for span in anchored.spans]) == ("So so.", ["one"])
-    asked = [body["response_format"]["json_schema"]["schema"]["properties"] for body in server.bodies]
-    assert sorted(map(list, asked)) == sorted([KEYS[name], list(asked[-1])]) and len(asked) == 2
+    properties = [body["response_format"]["json_schema"]["schema"]["properties"] for body in server.bodies]
+    assert sorted(map(list, properties)) == sorted([KEYS[name], list(properties[-1])]) and len(properties) == 2
     server.close()
 
 
 def test_the_papers_keys_are_read_in_its_shapes() -> None:
     code = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"late": "why"}}'
-    found = parse_published(code, "The art fair is late.")
-    assert isinstance(found, Critique)
-    assert [(s.text, s.label, s.reason) for s in found.spans] == [("art fair", -1, "no"), ("late", 0, "why")]
+    critique = parse_published(code, "The art fair is late.")
+    assert isinstance(critique, Critique)
+    assert [(s.text, s.label, s.reason) for s in critique.spans] == [("art fair", -1, "no"), ("late", 0, "why")]
     for z in ('{"textual_feedback": "a", "critique": "b"}', '{"words": []}', "no", '{"textual_feedback": "a'):
         failure = parse_published(z, "")
         assert isinstance(failure, Failure) and failure.raw == z, z

@@ -23,42 +23,42 @@ def words(*labels: object, score: object = None, **changes: str) -> str:
     return json.dumps({"words": listed, "score": score})
 
 
-def read(z: str, response: str = RESPONSE) -> Critique:
-    found = parse_words(z, response)
-    assert isinstance(found, Critique), found
-    return found
+def parse(z: str, response: str = RESPONSE) -> Critique:
+    critique = parse_words(z, response)
+    assert isinstance(critique, Critique), critique
+    return critique
 
 
 def test_one_span_for_each_word_with_a_label() -> None:
-    found = read(words(1, 0, -1, 0, -1, score=-0.5))
-    assert [(span.text, span.start, span.label) for span in found.spans] == [
+    critique = parse(words(1, 0, -1, 0, -1, score=-0.5))
+    assert [(span.text, span.start, span.label) for span in critique.spans] == [
         ("It", 0, 1),
         ("not", 6, -1),
         ("so.", 22, -1),
     ]
-    assert (found.text, found.score, found.quotes.unmatched) == ("", -0.5, 0)
+    assert (critique.text, critique.score, critique.quotes.unmatched) == ("", -0.5, 0)
 
 
 def test_a_word_copied_with_the_marks_it_was_shown_with_is_found() -> None:
-    found = read(words(0, 0, 0, -1, 0, **{"</response>": "<\\/response>"}))
-    assert [span.text for span in found.spans] == ["</response>"]
+    critique = parse(words(0, 0, 0, -1, 0, **{"</response>": "<\\/response>"}))
+    assert [span.text for span in critique.spans] == ["</response>"]
 
 
 def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
-    found = read(words(1, 0, -1, 0, -1, It="That", so="so"))
-    assert [span.text for span in found.spans] == ["not", "so."] and found.lost == ("That",)
-    assert found.quotes.unmatched == 1
-    kept = Reader(annotator=True).validate(found)
-    assert isinstance(kept, Failure) and "1 of its quotes" in kept.message
+    critique = parse(words(1, 0, -1, 0, -1, It="That", so="so"))
+    assert [span.text for span in critique.spans] == ["not", "so."] and critique.lost == ("That",)
+    assert critique.quotes.unmatched == 1
+    validated = Reader(annotator=True).validate(critique)
+    assert isinstance(validated, Failure) and "1 of its quotes" in validated.message
 
 
 @pytest.mark.parametrize("label", ["1", "+1", " 1 ", 1.0])
 def test_a_label_in_quotes_is_a_label(label: object) -> None:
-    assert read(words(label, "0", "-1", 0, -1.0, score="-.5")) == read(words(1, 0, -1, 0, -1, score=-0.5))
+    assert parse(words(label, "0", "-1", 0, -1.0, score="-.5")) == parse(words(1, 0, -1, 0, -1, score=-0.5))
 
 
 @pytest.mark.parametrize(
-    ("z", "said"),
+    ("z", "problem"),
     [
         (words(1, 0, -1), "labels of 3 words, and the response has 5"),
         (words(1, 0, 2, 0, 0), "label of 1, 0 or -1"),
@@ -73,9 +73,13 @@ def test_a_label_in_quotes_is_a_label(label: object) -> None:
         (words(1, 0, 0, 0, 0, score=3), "the score is 3"),
     ],
 )
-def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, said: str) -> None:
-    found = parse_words(z, RESPONSE)
-    assert isinstance(found, Failure) and (found.kind, found.raw) == ("invalid", z) and said in found.message
+def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, problem: str) -> None:
+    failure = parse_words(z, RESPONSE)
+    assert (
+        isinstance(failure, Failure)
+        and (failure.kind, failure.raw) == ("invalid", z)
+        and problem in failure.message
+    )
 
 
 @given(response=TEXT, data=st.data())
@@ -84,20 +88,20 @@ def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.Data
     drawn = data.draw(st.lists(st.tuples(places, places, st.sampled_from((1, -1))), max_size=3)) if response else []
     edges = [(min(a, b), max(a, b) + 1, label) for a, b, label in drawn]
     spans = [Span(start=a, end=b, label=label, text=response[a:b]) for a, b, label in edges]
-    found = read(render_words(Critique(text="", spans=tuple(spans), score=1.0), response), response)
+    critique = parse(render_words(Critique(text="", spans=tuple(spans), score=1.0), response), response)
     place = 0
-    wanted = []
+    expected = []
     for word in response.split():
         place = response.index(word, place)
         touching = {label for a, b, label in edges if a < place + len(word) and b > place}
-        wanted += [(place, word, *touching)] if len(touching) == 1 else []
+        expected += [(place, word, *touching)] if len(touching) == 1 else []
         place += len(word)
-    assert [(span.start, span.text, span.label) for span in found.spans] == wanted and not found.lost
+    assert [(span.start, span.text, span.label) for span in critique.spans] == expected and not critique.lost
 
 
 def test_the_prompt_asks_for_what_is_read() -> None:
     shape = next(line for line in dense.text.splitlines() if line.startswith("{"))
-    assert read(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
+    assert parse(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
     assert list(json.loads(dense.schema())["properties"]) == list(json.loads(words(0)))
     assert dense.schema() == dense.schema(turns=True)
 
@@ -109,6 +113,6 @@ def test_the_prompt_asks_for_what_is_read() -> None:
 def test_every_word_of_a_script_has_a_label(response: str, wrong: str) -> None:
     start = response.index(wrong)
     span = Span(start=start, end=start + len(wrong), label=-1, text=wrong)
-    found = read(render_words(Critique(text="", spans=(span,)), response), response)
-    poor = {place for each in found.spans for place in range(each.start, each.end)}
+    critique = parse(render_words(Critique(text="", spans=(span,)), response), response)
+    poor = {place for poor_span in critique.spans for place in range(poor_span.start, poor_span.end)}
     assert set(range(span.start, span.end)) <= poor and len(poor) < len(response)

@@ -40,13 +40,13 @@ def expected(*arguments):
     return Expected({entry_point!r}, arguments, value, {tolerance!r}, {mbpp!r})
 """
     tests = []
-    for number, given in enumerate(base, start=1):
-        listed = ", ".join(map(repr, given))
+    for number, arguments in enumerate(base, start=1):
+        listed = ", ".join(map(repr, arguments))
         tests.append(as_test(f"test_base_{number}", f"assert {entry_point}({listed}) == expected({listed})"))
     for number, start in enumerate(range(0, len(plus), _INPUTS_PER_TEST), start=1):
-        group = [tuple(given) for given in plus[start : start + _INPUTS_PER_TEST]]
-        check = f"assert {entry_point}(*deepcopy(given)) == expected(*given)"
-        tests.append(as_test(f"test_plus_{number}", f"for given in {group!r}:\n    {check}"))
+        group = [tuple(arguments) for arguments in plus[start : start + _INPUTS_PER_TEST]]
+        check = f"assert {entry_point}(*deepcopy(arguments)) == expected(*arguments)"
+        tests.append(as_test(f"test_plus_{number}", f"for arguments in {group!r}:\n    {check}"))
     oracle = (resources.files("text2grad_lab.benchmarks") / "plus_oracle.py").read_text(encoding="utf-8")
     return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
 
@@ -58,12 +58,12 @@ def restore_types(row: Mapping[str, Any], key: str) -> list[list[Any]]:
         ValueError: not a list of lists.
     """
     inputs = row[key]
-    if not isinstance(inputs, list) or not all(isinstance(given, list) for given in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(arguments, list) for arguments in inputs):
         raise ValueError(f"{key} is not a list of argument lists")
     task = str(row.get("task_id", ""))
     number = int(task[5:]) if task.startswith("Mbpp/") and task[5:].isdigit() else 0
     restore = next((function for numbers, function in _TYPES if number in numbers), list)
-    return [restore(given) for given in inputs]
+    return [restore(arguments) for arguments in inputs]
 
 
 def _tuples(values: Iterable[Any]) -> list[Any]:

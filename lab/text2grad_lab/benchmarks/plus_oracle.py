@@ -74,20 +74,22 @@ def polynomial(coefficients: Sequence[float], x: Any) -> float:
 def all_floats(value: Any) -> bool:
     """Whether a value is a float, or a list or tuple of nothing else."""
     if isinstance(value, list | tuple) and value:
-        return all(isinstance(each, float) for each in value)
+        return all(isinstance(item, float) for item in value)
     return isinstance(value, float)
 
 
-def close(got: Any, wanted: Any, tolerance: float) -> bool:
+def close(got: Any, expected: Any, tolerance: float) -> bool:
     """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's
     size."""
-    return type(got) is type(wanted) and near(got, wanted, tolerance)
+    return type(got) is type(expected) and within(got, expected, tolerance)
 
 
-def near(got: Any, wanted: Any, tolerance: float) -> bool:
+def within(got: Any, expected: Any, tolerance: float) -> bool:
     """Two numbers, or nested lists of them; infinities are near themselves."""
-    if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
-        return len(got) == len(wanted) and all(near(a, b, tolerance) for a, b in zip(got, wanted, strict=True))
-    if not isinstance(got, int | float) or not isinstance(wanted, int | float):
-        return bool(got == wanted)
-    return got == wanted or abs(got - wanted) <= tolerance + 1e-7 * abs(wanted)
+    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        return len(got) == len(expected) and all(
+            within(a, b, tolerance) for a, b in zip(got, expected, strict=True)
+        )
+    if not isinstance(got, int | float) or not isinstance(expected, int | float):
+        return bool(got == expected)
+    return got == expected or abs(got - expected) <= tolerance + 1e-7 * abs(expected)

@@ -49,7 +49,7 @@ class Kind:
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     row: str = ""
-    asked: Sequence[str] = ("",)
+    row_names: Sequence[str] = ("",)
 
 
 def read_kinds() -> list[Kind]:
@@ -73,13 +73,13 @@ def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     sentences = [rng.choice(wordings) for wordings in kind.sentences] + [rng.choice(kind.asides)]
     rng.shuffle(sentences)
     text = rng.choice([" ", "\n"]).join([rng.choice(kind.opening), *sentences])
-    return text.format(**{key: value.written for key, value in values.items()})
+    return text.format(**{key: value.text for key, value in values.items()})
 
 
 def listing(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     """Return an opening, and a line for each value in random order."""
     separator = rng.choice(SEPARATORS)
-    lines = [separator.format(rng.choice(labels), values[key].written) for key, labels in kind.labels.items()]
+    lines = [separator.format(rng.choice(labels), values[key].text) for key, labels in kind.labels.items()]
     rng.shuffle(lines)
     return "\n".join([rng.choice(kind.opening), *lines])
 
@@ -95,7 +95,7 @@ def table(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
     columns = rng.sample(list(kind.columns), len(kind.columns))
     bar = rng.choice(BARS)
     lines = [bar.join(rng.choice(kind.columns[key]) for key in columns)]
-    lines += [bar.join(row[key].written for key in columns) for row in rows]
+    lines += [bar.join(row[key].text for key in columns) for row in rows]
     return "\n".join([rng.choice(kind.opening), *lines])
 
 
@@ -124,7 +124,7 @@ class ExtractionTask:
     def _example(self, id: str, kind: Kind, rng: random.Random) -> Example:
         values = values_of(kind, rng)
         keys = rng.sample([key for key in kind.keys if key != kind.row], rng.randint(FEWEST, MOST))
-        which = rng.choice(kind.asked).format(**{key: value.written for key, value in values.items()})
+        which = rng.choice(kind.row_names).format(**{key: value.text for key, value in values.items()})
         document = FORMS[kind.form](kind, values, rng)
         content = QUESTION.format(keys=", ".join(keys), of=f", of {which}" if which else "", document=document)
         reference = "{" + ", ".join(f"{json.dumps(key)}: {values[key].answer}" for key in keys) + "}"

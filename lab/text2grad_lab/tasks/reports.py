@@ -45,7 +45,7 @@ class Column:
     also: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cues: Sequence[str] = ()
     units: Sequence[str] = ()
-    shown: str = ""
+    suffix: str = ""
     times: int = 1
     clauses: Sequence[str] = ()
 
@@ -55,9 +55,9 @@ class Column:
             return fact.forms[0]
         number = Decimal(fact.number) / self.times
         return (
-            f"{number.normalize():f} {self.shown}".strip()
+            f"{number.normalize():f} {self.suffix}".strip()
             if self.times > 1
-            else f"{fact.number} {self.shown}".strip()
+            else f"{fact.number} {self.suffix}".strip()
         )
 
     def fact(self, name: str, value: Any) -> Fact:

@@ -19,7 +19,7 @@ WORDS: dict[str, list[str]] = parse_yaml(
 class Value(NamedTuple):
     """`written`: the characters in the message; `answer`: those in the JSON object."""
 
-    written: str
+    text: str
     answer: str
 
 
