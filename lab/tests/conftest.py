@@ -1,5 +1,4 @@
-"""The fixtures of text2grad's own tests, for those of the lab: tiny models, and the real command
-line."""
+"""Fixtures of text2grad's tests for the lab's tests: tiny models and the real command line."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ sys.path.insert(0, str(TESTS / "e2e"))
 PRODUCT_COMMANDS = list(app.registered_commands)
 register()
 ALL_COMMANDS = list(app.registered_commands)
-app.registered_commands = PRODUCT_COMMANDS  # other tests of this process see the product alone
+app.registered_commands = PRODUCT_COMMANDS  # other tests see only the product
 
 
 @pytest.fixture(autouse=True)
 def lab_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the commands of the lab beside those of the product."""
+    """Register the commands of the lab with those of the product."""
     monkeypatch.setattr(app, "registered_commands", list(ALL_COMMANDS))
 
 

@@ -1,5 +1,4 @@
-"""A small MT-Bench: a question of writing and one of mathematics, and prompts of a judge in
-FastChat's shape."""
+"""A small MT-Bench in FastChat's format: a writing and a math question, and judge prompts."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PROMPTS = [
 
 
 def mt_bench_folder(path: Path) -> Path:
-    """Write it to a folder."""
+    """Write the files of the benchmark to a folder."""
     _write(path / "question.jsonl", QUESTIONS)
     _write(path / "reference_answer_gpt-4.jsonl", REFERENCES)
     _write(path / "judge_prompts.jsonl", PROMPTS)

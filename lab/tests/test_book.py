@@ -1,5 +1,4 @@
-"""The lab book: every page is in its index, and every entry has a date, a question and a
-verdict."""
+"""The lab book: an index of all pages; entries with a date, a question and a verdict."""
 
 from __future__ import annotations
 

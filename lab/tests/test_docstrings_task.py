@@ -1,5 +1,4 @@
-"""Summaries of functions: what is read from source files, what would leak, and the split by
-package."""
+"""Function summaries: reading source files, leaks of the answer, the split by package."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ def no_sentence(path):
 
 
 def package(root: Path, name: str, count: int) -> None:
-    """Write a package with functions whose docstrings have nothing in common but their form."""
+    """Write a package with functions whose docstrings share only their form."""
     folder = root / name
     folder.mkdir(parents=True)
     nouns = ("apples", "birds", "cars", "doors", "eggs", "forks", "gates", "hills", "inks", "jars")
@@ -84,7 +83,7 @@ def settings(tmp_path: Path) -> TaskSettings:
     return TaskSettings(name=NAME, data=str(tmp_path), heldout_share=0.4)
 
 
-def test_the_function_that_is_read_from_a_file(tmp_path: Path) -> None:
+def test_documented_functions_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "queues.py").write_text(SOURCE, encoding="utf-8")
     assert list(documented_functions([tmp_path])) == [
         DocumentedFunction(
@@ -111,11 +110,11 @@ def test_the_function_that_is_read_from_a_file(tmp_path: Path) -> None:
         (f"Sort the rows by {'very ' * 12}long names.\n\n{BODY}", None),
     ],
 )
-def test_a_docstring_is_its_first_line_and_the_rest(docstring: str, parts: tuple[str, str] | None) -> None:
+def test_docstrings_are_split_into_summary_and_body(docstring: str, parts: tuple[str, str] | None) -> None:
     assert split_docstring(docstring) == parts
 
 
-def test_files_that_are_no_python_and_tests_are_passed_over(tmp_path: Path) -> None:
+def test_tests_and_files_that_are_not_python_are_skipped(tmp_path: Path) -> None:
     package(tmp_path, "good", 2)
     package(tmp_path / "good", "tests", 2)
     package(tmp_path / "good", "_vendor", 2)
@@ -123,14 +122,14 @@ def test_files_that_are_no_python_and_tests_are_passed_over(tmp_path: Path) -> N
     assert {item.place for item in documented_functions([tmp_path])} == {"good/code.py:f0", "good/code.py:f1"}
 
 
-def test_no_package_gives_more_than_its_share(tmp_path: Path) -> None:
+def test_functions_per_package_are_limited(tmp_path: Path) -> None:
     package(tmp_path, "large", 9)
     package(tmp_path, "small", 2)
     packages = [item.package for item in documented_functions([tmp_path], per_package=3)]
     assert (packages.count("large"), packages.count("small")) == (3, 2)
 
 
-def test_the_splits_share_no_package_and_no_prompt_holds_its_answer(settings: TaskSettings) -> None:
+def test_splits_share_no_package_and_no_prompt_contains_its_answer(settings: TaskSettings) -> None:
     task = load_task(settings)
     sft, train, heldout = (task.examples(split) for split in ("sft", "train", "heldout"))
     packages = [{example.meta["package"] for example in split} for split in (sft, train, heldout)]
@@ -142,7 +141,7 @@ def test_the_splits_share_no_package_and_no_prompt_holds_its_answer(settings: Ta
         assert prompt.startswith("f") and " ".join(words(example.reference)) not in " ".join(words(prompt))
 
 
-def test_a_model_that_can_read_sees_the_function_as_written(settings: TaskSettings) -> None:
+def test_pretrained_models_see_the_function_as_written(settings: TaskSettings) -> None:
     def prompts(room: int | None) -> list[str]:
         task = load_task(settings.model_copy(update={"name": "function_summaries", "context_characters": room}))
         return [example.prompt[0].content for example in task.examples("heldout")]
@@ -185,7 +184,7 @@ def test_installed_packages_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     first = installed_functions()
     (roots / "pack" / "code.py").write_text("", encoding="utf-8")
     assert first == installed_functions() and len(first) == 2
-    package(roots, "another", 1)  # an installation changes what is there
+    package(roots, "another", 1)  # a new installation invalidates the cache
     assert [item.package for item in installed_functions()] == ["another"]
     for cache in (tmp_path / "cache" / "text2grad").iterdir():
         cache.write_text("torn", encoding="utf-8")
@@ -201,7 +200,7 @@ def test_a_folder_without_packages_is_refused(tmp_path: Path) -> None:
         load_task(TaskSettings(name=NAME, data=str(tmp_path)))
 
 
-def test_names_are_spelled_in_words_and_texts_are_cut_between_words() -> None:
+def test_names_become_words_and_texts_are_truncated_between_words() -> None:
     spelled = {"get_user_name": "get user name", "HTTPServer.parseURL2": "http server . parse url 2", "_f": "f"}
     assert {name: in_words(name) for name in spelled} == spelled
     assert [shorten("one two three", room) for room in (7, 8, 13)] == ["one two", "one two", "one two three"]

@@ -1,4 +1,4 @@
-"""The lab loads what it adds through the extension points that any user has."""
+"""Extension points for critics, commands and presets, which the lab uses like any user."""
 
 from __future__ import annotations
 

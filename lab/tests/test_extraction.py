@@ -1,5 +1,4 @@
-"""The task `extraction`: documents hold what is asked for, held-out kinds share no key, answers are
-compared."""
+"""The task `extraction`: documents, held-out kinds and comparison of answers."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def kinds(examples: list[Example]) -> set[str]:
     return {example.meta["kind"] for example in examples}
 
 
-def test_no_key_belongs_to_two_kinds() -> None:
+def test_no_two_kinds_share_a_key() -> None:
     all_kinds = read_kinds()
     keys = [key for kind in all_kinds for key in kind.keys]
     assert len(all_kinds) >= 8 and len(keys) == len(set(keys))
@@ -46,7 +45,7 @@ def test_two_kinds_are_held_out_with_all_their_keys(seed: int) -> None:
     assert len(set(prompts)) == len(prompts)
 
 
-def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations() -> None:
+def test_seeds_are_reproducible_and_the_limit_applies_to_demonstrations() -> None:
     assert task().examples("train") == task().examples("train") != task(seed=1).examples("train")
     assert [len(task(limit=7).examples(split)) for split in ("sft", "train", "heldout")] == [7, 400, 200]
     assert task(limit=7).examples("sft") == task().examples("sft")[:7]
@@ -55,9 +54,8 @@ def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations()
         task(heldout_data="x.jsonl")
 
 
-def test_every_value_stands_in_its_document_and_the_reference_is_right() -> None:
-    """Each answer is in the text as it is, or is a date, a time or a number, which may be written
-    otherwise."""
+def test_every_value_occurs_in_its_document_and_the_reference_is_right() -> None:
+    """Dates, times and numbers may have another format in the text."""
     for example in task().examples("sft") + task().examples("heldout"):
         expected = json.loads(example.reference)
         document = example.prompt[0].content
@@ -88,7 +86,7 @@ def test_every_value_stands_in_its_document_and_the_reference_is_right() -> None
         ("", 0, 0, 0),
     ],
 )
-def test_measures(response: str, fields: float, exact: float, valid: float) -> None:
+def test_measures_of_an_answer(response: str, fields: float, exact: float, valid: float) -> None:
     assert Fields.of(EXPECTED, response).scores() == {"fields": fields, "exact": exact, "valid": valid}
 
 
@@ -113,7 +111,7 @@ def test_measures(response: str, fields: float, exact: float, valid: float) -> N
         ("no idea ", "no idea", "no JSON object"),
     ],
 )
-def test_the_exact_place_that_is_not_json(text: str, place: str, reason: str) -> None:
+def test_json_errors_have_their_exact_place(text: str, place: str, reason: str) -> None:
     (fault,) = read_members(text)[1]
     assert (text[slice(*fault.place)], fault.reason) == (place, reason)
 
@@ -123,7 +121,7 @@ objects = st.dictionaries(st.text(max_size=3), values | st.lists(values, max_siz
 
 
 def slowly(text: str) -> list[tuple[str, Any]] | None:
-    """The members of a text that is one JSON object, by the library; None: it is not."""
+    """Return the members of a JSON object by the json library; None if it is not one."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -138,7 +136,7 @@ def slowly(text: str) -> list[tuple[str, Any]] | None:
 
 
 @given(objects, st.booleans(), st.data())
-def test_what_is_read_is_what_the_library_reads(value: dict[str, Any], tight: bool, data: st.DataObject) -> None:
+def test_members_equal_those_of_the_json_library(value: dict[str, Any], tight: bool, data: st.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=tight, separators=(",", ":") if tight else None)
     at = data.draw(st.integers(0, len(text)))
     text = data.draw(st.sampled_from([text, text[:at], text[:at] + text[at + 1 :], f'{text[:at]}",{text[at:]}']))
@@ -162,6 +160,6 @@ def test_what_is_read_is_what_the_library_reads(value: dict[str, Any], tight: bo
         *('{"a": 1e' + "9" * 30, '{"a": [1e' + "9" * 30 + "]}", '{"a": -1e' + "9" * 30 + ","),
     ],
 )
-def test_what_no_reader_survives_is_read(text: str) -> None:
+def test_huge_numbers_and_deep_nesting_are_parsed(text: str) -> None:
     members, faults = read_members(text)
     assert len(members) + len(faults) == 1

@@ -1,5 +1,4 @@
-"""The critic of reports: what it marks and why, and that no trick earns more than the honest
-answer."""
+"""The critic of reports: spans, reasons, and resistance to tricks."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ REWARDED = ["ford pinto 4", "130"]
 def judge(response: str) -> Critique:
     (critique,) = FactsCritic().critique([EXAMPLE], [response])
     assert isinstance(critique, Critique)
-    Feedback.of(EXAMPLE, response, critique, Source(kind="program"))  # which checks the quotes
+    Feedback.of(EXAMPLE, response, critique, Source(kind="program"))  # checks the quotes
     return critique
 
 
@@ -37,7 +36,7 @@ def rewarded_words(response: str) -> list[str]:
     return [span.text.lower() for span in judge(response).spans if span.label > 0]
 
 
-def test_stated_facts_are_good_what_is_not_in_the_row_is_poor() -> None:
+def test_stated_facts_are_good_and_inventions_poor() -> None:
     critique = judge("The ford pinto 4 from Texas has 150 hp. It weighs 17.6 pounds and does 17.6 mpg.")
     assert [(span.text, span.label, span.reason) for span in critique.spans] == [
         ("ford pinto 4", 1, "the name"),
@@ -53,7 +52,7 @@ def test_stated_facts_are_good_what_is_not_in_the_row_is_poor() -> None:
     )
 
 
-def test_the_best_and_the_worst() -> None:
+def test_best_and_worst_score() -> None:
     assert (judge(COMPLETE).score, judge(COMPLETE).omissions) == (1.0, ())
     assert (judge(" ").score, judge(" ").text, judge(" ").spans) == (-1.0, "The answer is empty.", ())
     assert judge("No idea").text.endswith("It is not two or three whole sentences.")
@@ -62,21 +61,21 @@ def test_the_best_and_the_worst() -> None:
 @pytest.mark.parametrize(
     "more", ["It weighs 3504 pounds. It is red.", "It weighs 3504", "\nname: ford pinto 4", "3504 \n"]
 )
-def test_all_that_comes_after_the_third_sentence_is_poor(more: str) -> None:
+def test_text_after_the_third_sentence_is_poor(more: str) -> None:
     critique = judge(f"{HONEST} It is. {more}")
     assert (critique.spans[-1].text, critique.spans[-1].reason) == (more.strip(), "after the 3rd sentence")
-    assert critique.score == 2 * 2 / 7 - 1  # one fault for its length, one for all that follows
+    assert critique.score == 2 * 2 / 7 - 1  # a fault for the length and one for the rest
     assert judge(f"{HONEST} It is. \n").spans[-1].text == "130"
 
 
-def test_no_reason_gives_a_value_away() -> None:
+def test_reasons_contain_no_value_of_the_row() -> None:
     for response in ("A car. It has 150 hp.", "It weighs 2 kg. It weighs 130 pounds.", "", "hp: 1, mpg: 2."):
         critique = judge(response)
         reasons = " ".join([*critique.omissions, *(span.reason for span in critique.spans)])
         assert not any(value in reasons for value in ("pinto", "130", "3504", "17.6", "USA"))
 
 
-def test_without_facts_it_can_say_nothing() -> None:
+def test_examples_without_facts_are_unsupported() -> None:
     bare = EXAMPLE.model_copy(update={"meta": {}})
     (failure,) = FactsCritic().critique([bare], [COMPLETE])
     assert isinstance(failure, Failure) and failure.kind == "unsupported"
@@ -136,8 +135,8 @@ TRICKS = {
 }
 
 
-def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
-    """Good is each fact once, and of what was added nothing."""
+def test_no_trick_beats_the_honest_answer_or_is_rewarded() -> None:
+    """Only stated facts are good, each once; additions earn nothing."""
     honest, caught = judge(HONEST).score, []
     assert honest == pytest.approx(2 * 2 / 5 - 1)
     for trick, response in TRICKS.items():

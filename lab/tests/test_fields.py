@@ -1,5 +1,4 @@
-"""The critic of JSON objects: what it marks and why, and that no trick earns more than the honest
-answer."""
+"""The critic of JSON objects: spans, reasons, and resistance to tricks."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ def judge(response: str, reference: str = EXPECTED) -> Critique:
     example = Example(id="a", prompt=(Message(role="user", content=DOCUMENT),), reference=reference)
     (critique,) = FieldsCritic().critique([example], [response])
     assert isinstance(critique, Critique)
-    Feedback.of(example, response, critique, Source(kind="program"))  # which checks the quotes
+    Feedback.of(example, response, critique, Source(kind="program"))  # checks the quotes
     return critique
 
 
-def test_right_values_are_good_wrong_ones_poor_with_the_kind_of_mistake() -> None:
+def test_right_values_are_good_and_wrong_ones_poor_with_a_reason() -> None:
     critique = judge('{"payer": "Omar Khan", "due": "2 January 2025", "total": "12.50", "city": "Lyon"}')
     assert [(span.text, span.label, span.reason) for span in critique.spans] == [
         ("Omar Khan", -1, "it is in the text, but is not the payer"),
@@ -52,26 +51,26 @@ def test_right_values_are_good_wrong_ones_poor_with_the_kind_of_mistake() -> Non
         ('{"name": "Ana Ruiz"}', "the payer is text, not an object"),
     ],
 )
-def test_reasons_say_the_kind_of_mistake_and_never_the_right_value(value: str, reason: str) -> None:
+def test_reasons_name_the_kind_of_mistake(value: str, reason: str) -> None:
     (span,) = [span for span in judge(EXPECTED.replace('"Ana Ruiz"', value)).spans if span.label < 0]
     assert span.reason == reason and span.text == (value.strip('"') or '""')
 
 
-def test_other_times_dates_and_numbers_are_simply_not_what_is_asked_for() -> None:
+def test_wrong_values_of_the_right_format_have_a_plain_reason() -> None:
     poor = [span.reason for span in judge(HONEST.replace("12.50", "30")).spans if span.label < 0]
     assert poor == ["this is not the due", "this is not the total", "this is not the call_at"]
     (form,) = [span.reason for span in judge(EXPECTED.replace("16:30", "4:30 pm")).spans if span.label < 0]
     assert form == "a time is written HH:MM"
 
 
-def test_no_reason_and_no_omission_gives_the_right_value_away() -> None:
+def test_critiques_never_contain_the_right_value() -> None:
     for response in ("{}", "", "no", HONEST.replace("Ana Ruiz", "Omar Khan").replace("12.50", "1")):
         critique = judge(response)
         reasons = " ".join([critique.text, *critique.omissions, *(span.reason for span in critique.spans)])
         assert not any(value in reasons for value in ("Ana Ruiz", "2025-01-02", "12.5", "16:30"))
 
 
-def test_an_answer_that_breaks_off_keeps_what_was_right() -> None:
+def test_fields_before_a_json_error_are_marked() -> None:
     critique = judge('{"payer": "Ana Ruiz", "due": "2025-01-02" "total": 12.50}')
     labels = [(span.text, span.label) for span in critique.spans]
     assert labels == [("Ana Ruiz", 1), ("2025-01-02", 1), ('"total"', -1)]
@@ -79,7 +78,7 @@ def test_an_answer_that_breaks_off_keeps_what_was_right() -> None:
     assert critique.text.endswith("Not JSON at character 42: a comma or } belongs here.")
 
 
-def test_the_best_and_the_worst() -> None:
+def test_best_and_worst_score() -> None:
     assert (judge(EXPECTED).score, judge(EXPECTED).omissions) == (1.0, ())
     assert all(span.label == 1 for span in judge(EXPECTED).spans)
     assert (judge("").score, judge("").text, judge("").spans) == (-1.0, "The answer is empty.", ())
@@ -87,7 +86,7 @@ def test_the_best_and_the_worst() -> None:
 
 
 @pytest.mark.parametrize("reference", ["", "{}", "[1]", "Ana Ruiz", '{"a": 1'])
-def test_without_an_object_it_can_say_nothing(reference: str) -> None:
+def test_references_without_an_object_are_unsupported(reference: str) -> None:
     example = Example(id="a", prompt=(Message(role="user", content="?"),), reference=reference)
     (failure,) = FieldsCritic().critique([example], [EXPECTED])
     assert isinstance(failure, Failure) and failure.kind == "unsupported"
@@ -96,7 +95,7 @@ def test_without_an_object_it_can_say_nothing(reference: str) -> None:
 
 
 def more(text: str) -> str:
-    """The honest answer with more members."""
+    """Return the honest answer with additional members."""
     return f"{HONEST[:-1]}, {text}}}"
 
 
@@ -149,8 +148,8 @@ TRICKS = {
 }
 
 
-def test_no_trick_scores_more_than_the_honest_answer_or_is_paid() -> None:
-    """Good are right values where they belong, each once; what is added is poor or not marked."""
+def test_no_trick_beats_the_honest_answer_or_is_rewarded() -> None:
+    """Only right values are good, each once; additions are poor or unmarked."""
     not_json = {"the right object first", "the right object in prose", "a fence", "all in a list"}
     honest, caught = judge(HONEST).score, []
     assert honest == 0.0

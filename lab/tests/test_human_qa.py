@@ -1,5 +1,4 @@
-"""Real feedback by people through the command line, with a model too small to learn: every stage,
-every file."""
+"""Human feedback through every stage of the command line, with a model too small to learn."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.skipif(not QA.is_file(), reason=f"the public data sets 
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    """Run one command as typed; its summary."""
+    """Run a command as typed and return its summary."""
     with pytest.raises(SystemExit) as exit_info:
         main([*words, "--json"])
     out, err = capsys.readouterr()

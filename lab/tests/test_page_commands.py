@@ -1,7 +1,6 @@
-"""Every command that a page tells people to type is one that the programs take: options, values,
-presets, settings.
+"""Documented commands are accepted by their programs: options, values, presets, settings.
 
-lab/book is left out: its commands were typed at the commits that it names.
+lab/book is excluded: its commands belong to the commits that it names.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ PAGES = [
         for script in sorted((ROOT / folder).glob("*.py"))
     ),
 ]
-OTHERS = {
+NOT_CHECKED = {
     "make": "CI runs install, test and check; tests/e2e/test_demo.py runs the demo at a smaller size",
     "pip": "CI installs the package; tests/test_core_only.py runs without the extras",
     "source": "the tests run in their own environment",
     "cp": "not ours",
     "export": "a variable of the shell",
     "python3": "makes environments",
-    "vllm": "not ours, and wants a GPU",
+    "vllm": "not ours, and needs a GPU",
     "/shared/verl/bin/pip": "not ours",
     "/shared/verl/bin/ray": "not ours",
-    "torchrun": "not ours; what it launches is read",
-    "accelerate": "not ours; what it launches is read",
+    "torchrun": "not ours; the launched command is checked",
+    "accelerate": "not ours; the launched command is checked",
 }
-"""Programs whose commands are not read here, and why."""
+"""Programs whose commands are not checked, with the reason."""
 LISTED = {"--kind": KINDS, "--as": WRITERS}
-"""Options whose values are only read when the stage has begun."""
+"""Options whose values are validated only after a stage has started."""
 
 Complaint = Callable[[Sequence[str]], str]
 
 
 class CommandParsed(Exception):
-    """A program has read its command line and would begin."""
+    """Raised instead of starting a program whose command line was accepted."""
 
 
 def begin(*_: object, **__: object) -> None:
@@ -71,11 +70,9 @@ def begin(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
-    """What is wrong with a command: the last line the program says instead of beginning; empty
-    where it begins.
+    """A function that returns a command's error line, "" if the program accepts it.
 
-    In the current folder are a `mine.yaml` and a run, `runs/mine`, as the pages have them; somebody
-    can be asked.
+    The current folder has the `mine.yaml` and `runs/mine` of the pages; stdin is a terminal.
     """
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     (tmp_path / "runs" / "mine").mkdir(parents=True)
@@ -97,7 +94,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
             return ""
         if "text2grad.cli" in words:  # after torchrun or accelerate launch
             words = ["text2grad", *words[words.index("text2grad.cli") + 1 :]]
-        if words[0] in OTHERS or is_import_path(words[1]):
+        if words[0] in NOT_CHECKED or is_import_path(words[1]):
             return ""
         output = io.StringIO()
         try:
@@ -112,7 +109,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
                     words = repeat_listed(words)
                     if unknown := unlisted(words):
                         return unknown
-                    cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command that is named
+                    cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command without options
                 elif words[:2] == ["python", "-m"]:
                     patch.setattr(sys, "argv", words[2:])
                     spec = importlib.util.find_spec(words[2])
@@ -126,13 +123,13 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
             return ""
         except SystemExit as left:
             return (output.getvalue() or str(left)).splitlines()[-1] if left.code else ""
-        return f"nothing reads the command {words[0]}"
+        return f"unknown program {words[0]}"
 
     return call
 
 
 def unlisted(words: Sequence[str]) -> str:
-    """The first value of an option in `LISTED` that is none of those it takes."""
+    """Return a complaint about the first invalid method or value of an option in `LISTED`."""
     methods = [value for option, value in pairwise(words) if option == "--methods"]
     if odd_method := next((value for value in methods if value.partition("+")[0] not in METHODS), None):
         return f"no {odd_method} for --methods"
@@ -142,9 +139,9 @@ def unlisted(words: Sequence[str]) -> str:
 
 
 def run_script(script: str, *options: str) -> None:
-    """Run a script until it has read its options; one that reads none is not run."""
+    """Run a script up to the parsing of its options; scripts without options are not run."""
     if not (ROOT / script).is_file():
-        raise SystemExit(f"there is no {script}")
+        raise SystemExit(f"no script {script}")
     if "parse_args" in (ROOT / script).read_text("utf-8"):
         runpy.run_path(str(ROOT / script), run_name="__main__")
     elif options:
@@ -153,7 +150,7 @@ def run_script(script: str, *options: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, complaint: Complaint) -> None:
+def test_every_documented_command_is_accepted(page: Path, complaint: Complaint) -> None:
     problems = {" ".join(words): complaint(words) for words in commands_of(page)}
     assert {words: why for words, why in problems.items() if why} == {}
 
@@ -171,7 +168,7 @@ def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, compl
         ("git push --force", "git"),
     ],
 )
-def test_a_wrong_command_is_found(wrong: str, why: str, complaint: Complaint, tmp_path: Path) -> None:
+def test_a_wrong_command_is_detected(wrong: str, why: str, complaint: Complaint, tmp_path: Path) -> None:
     page = tmp_path / "page.txt"
     page.write_text(f"# A page\n\n```bash\n{wrong}\n```\n\nand more\n", "utf-8")
     [words] = commands_of(page)

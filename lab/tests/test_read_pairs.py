@@ -1,4 +1,4 @@
-"""Preference pairs: every shape they come in, what gives none, and what is refused."""
+"""Preference pairs: formats, pairs left out, and invalid records."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def write_pairs(folder: Path, *rows: Any) -> str:
         {"prompt": "Why?", "prompt_id": "x", "chosen": [*QUESTION, YES], "rejected": [*QUESTION, NO]},
     ],
 )
-def test_one_pair_in_every_shape(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_a_pair_is_read_from_every_format(tmp_path: Path, row: dict[str, Any]) -> None:
     (pair,) = read_pairs(write_pairs(tmp_path, row)).pairs
     assert (pair.prompt, pair.chosen, pair.rejected) == (WHY, "So.", "Not so.")
     assert pair.id == row.get("prompt_id", "pairs-1") and pair.meta == row.get("meta", {})
 
 
-def test_what_decides_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_repeated_and_equal_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
     row = {"prompt": "Why?", "chosen": "So.", "rejected": "Not so."}
     pairs = read_pairs(write_pairs(tmp_path, row, row, {**row, "rejected": "So.\n"}, {**row, "prompt": "How?"}))
     assert len(pairs.pairs) == 2 and pairs.left_out == {"repeated": 1, "equal_sides": 1}
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "problem"),
     [
         ({"prompt": "Why?", "chosen": "So."}, "record 2: no 'rejected'"),
         ({"prompt": "Why?", "chosen": None, "rejected": "So."}, "record 2: no 'chosen'"),
@@ -60,7 +60,7 @@ def test_what_decides_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
         ({"prompt": "Why?"}, "record 2: no 'chosen'"),
     ],
 )
-def test_what_is_no_pair_is_refused_by_its_number(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
+def test_invalid_pairs_are_refused_by_number(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     good = {"prompt": "Why?", "chosen": "So.", "rejected": "Not so."}
     with pytest.raises(UserError, match=problem) as caught:
         read_pairs(write_pairs(tmp_path, good, row))
@@ -84,7 +84,7 @@ def test_a_correction_is_preferred_to_its_draft(tmp_path: Path) -> None:
     assert (pair.chosen, pair.rejected) == ("good", "draft")
 
 
-def test_exported_feedback_is_read_back_and_feedback_itself_is_not(tmp_path: Path) -> None:
+def test_exported_pairs_are_read_and_raw_feedback_is_refused(tmp_path: Path) -> None:
     talk = Transcript.of([((), "I look."), ((Message(role="tool", content="95"),), "95 km.")])
     answers: tuple[tuple[str, float], ...] = ((talk, 1.0), ("No.", -1.0))
     records = [

@@ -1,4 +1,4 @@
-"""Readers of research data sets: what is read, what is counted, and that nothing is guessed."""
+"""Readers of research data sets: spans, counts, and no guesses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_finegrained_errors_are_poor_spans_with_their_evidence() -> None:
         ("Rain was heavy in 1990.", -1, "Redundant: Rain was heavy in 1990."),
         ("swam home.", -1, "Unverifiable"),
     ]
-    assert first.spans[1].start == 24, "the second occurrence, as the offsets say"
+    assert first.spans[1].start == 24, "the offsets select the second occurrence"
     assert first.critique == (
         '"1990" contradicts the passages. "Rain was heavy in 1990." is redundant. '
         '"swam home." is not supported by the passages. '
@@ -96,7 +96,7 @@ def test_span_score_is_the_share_outside_poor_spans_and_missing_text(
     assert span_score(text, [*poor, *good], missing) == score
 
 
-def test_squality_every_highlight_is_a_span_or_counted(tmp_path: Path) -> None:
+def test_every_squality_highlight_is_a_span_or_counted(tmp_path: Path) -> None:
     imported = import_feedback(SQUALITY, SQUALITY_KIND)
     first, second = imported.records
     assert quoted(first) == [
@@ -130,7 +130,7 @@ def test_squality_every_highlight_is_a_span_or_counted(tmp_path: Path) -> None:
     assert import_feedback(tmp_path / "flat.jsonl", SQUALITY_KIND).report == report
 
 
-def test_find() -> None:
+def test_find_returns_all_places() -> None:
     overlapping, spaces = (
         find("aa", "aaa"),
         [find("a b", "a b a\n b"), find("a b", "x a\n\nb"), find(" a b ", "a\tb")],
@@ -141,7 +141,7 @@ def test_find() -> None:
 
 
 @given(st.text(min_size=1), st.data())
-def test_whatever_is_cut_from_a_response_is_found_there(response: str, data: st.DataObject) -> None:
+def test_every_substring_is_found(response: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(response) - 1))
     end = data.draw(st.integers(start + 1, len(response)))
     if response[start:end].strip():
@@ -168,12 +168,12 @@ POLARITIES = {
 }
 
 
-def test_polarity() -> None:
+def test_polarity_of_comments() -> None:
     for label, comments in POLARITIES.items():
         assert {comment: polarity(comment) for comment in comments} == dict.fromkeys(comments, label)
 
 
-def test_shortened() -> None:
+def test_shortened_texts() -> None:
     assert shortened("one\n two") == '"one two"' and shortened("a b c", words=2) == '"a b …"'
 
 
@@ -224,7 +224,7 @@ def test_a_bad_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any
         import_feedback(tmp_path / "bad.jsonl", SQUALITY_KIND if squality else FINEGRAINED)
 
 
-def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) -> None:
+def test_missing_question_texts_are_named(tmp_path: Path) -> None:
     (tmp_path / "all-responses.jsonl").write_bytes(SQUALITY.read_bytes())
     with pytest.raises(UserError, match="put questions_and_references"):
         import_feedback(tmp_path / "all-responses.jsonl", SQUALITY_KIND)
@@ -244,7 +244,7 @@ FIGURES: dict[str, dict[str, Any]] = {
 
 @real
 @pytest.mark.parametrize("file", FIGURES)
-def test_real_files(file: str) -> None:
+def test_published_files_have_the_documented_figures(file: str) -> None:
     imported = import_feedback(SHARED / file, FINEGRAINED if "qa" in file else SQUALITY_KIND)
     assert imported.report.model_dump() == FIGURES[file]
     assert len({record.id for record in imported.records}) == len(imported.records)
@@ -257,7 +257,7 @@ def test_real_files(file: str) -> None:
 
 
 @real
-def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
+def test_every_defacto_record_is_imported_and_missing_spans_explained() -> None:
     records = []
     for name in ("train", "val", "test"):
         rows = split_lines(SHARED / f"defacto/{name}.jsonl")
@@ -284,12 +284,12 @@ def test_finegrained_qa() -> None:
         "Weather: Rain fell for a week. The bridge was lost 🌉."
     )
     assert first.reference == "Ann Lee was mayor when the town flooded in 1991."
-    assert second.reference == "In the flood.", "nothing was left of the answer: the gold answer"
+    assert second.reference == "In the flood.", "the gold answer replaces an empty correction"
     assert second.meta["corrected"] == ""
     flood, mayor = "\n\nFlood: The town flooded in 1991.", " Ann Lee was mayor."
     for characters, context in ((0, ""), (44, flood + mayor), (30, flood)):
         (first, _) = finegrained(characters)
-        assert first.prompt[0].content == "Who was mayor when it flooded?" + context, "whole sentences"
+        assert first.prompt[0].content == "Who was mayor when it flooded?" + context, "only complete sentences"
 
 
 ILF = {
@@ -302,7 +302,7 @@ ILF = {
 }
 
 
-def test_ilf_brings_the_models_program_and_the_corrected_one(tmp_path: Path, runner: Runner) -> None:
+def test_ilf_has_the_models_program_and_the_correction(tmp_path: Path, runner: Runner) -> None:
     (tmp_path / "ilf.jsonl").write_text(json.dumps(ILF))
     (problem,) = read_examples(str(tmp_path / "ilf.jsonl"), [SHAPE])
     assert (problem.id, problem.meta["entry_point"]) == ("mbpp-7", "double")
@@ -313,7 +313,7 @@ def test_ilf_brings_the_models_program_and_the_corrected_one(tmp_path: Path, run
 
 
 @real
-def test_real_feedback_on_programs_comes_with_the_program_it_is_about() -> None:
+def test_published_ilf_feedback_has_its_program() -> None:
     path = SHARED / "ilf_code_feedback" / "surge_annotations.jsonl"
     rows, records = list(read_rows(path)), import_feedback(path, ILF_KIND).records
     assert [record.response for record in records] == [row["original_model_completion"] for row in rows]

@@ -1,4 +1,4 @@
-"""The task `reports`: what states a fact, numbers against a slow oracle, tables held out whole."""
+"""The task `reports`: stated facts, numbers against a slow oracle, held-out tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(text: str) -> Report:
         ("It costs nearly 2,400 thousand dollars.", "price"),
         ("It does 17.60 miles per gallon.", "mileage"),
         ("Does it do about 18 mpg?", "mileage"),
-        # what does not
+        # sentences that state nothing
         ("It weighs 3,500 pounds.", ""),
         ("It does 18 mpg.", ""),
         ("It weighs about 4,000 pounds.", ""),
@@ -67,7 +67,7 @@ def report(text: str) -> Report:
         ("A ford pinto 45 or a ford pinto.", ""),
     ],
 )
-def test_what_states_a_fact(sentence: str, stated: str) -> None:
+def test_stated_facts(sentence: str, stated: str) -> None:
     assert sorted(report(sentence).stated) == sorted(stated.split())
 
 
@@ -87,12 +87,12 @@ def test_what_states_a_fact(sentence: str, stated: str) -> None:
         ("A. B. C. D is it. Yes.", "D is it. Yes.", "after the 3rd sentence"),
     ],
 )
-def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
+def test_faults_and_their_reasons(sentence: str, poor: str, reason: str) -> None:
     (fault,) = [remark for remark in report(sentence).remarks if remark.label < 0]
     assert (sentence[slice(*fault.place)], fault.reason) == (poor, reason)
 
 
-def test_a_unit_with_a_capital_is_no_name() -> None:
+def test_a_capitalised_unit_is_not_a_name() -> None:
     fact = Fact("high", (), "27.8", ("high",), ("°C", "degrees", "Celsius"))
     (remark,) = Report([fact], "The high was 27.8 degrees Celsius.", "high: 27.8 °C").remarks
     assert (remark.name, remark.label) == ("high", 1)
@@ -112,7 +112,7 @@ def test_a_unit_with_a_capital_is_no_name() -> None:
         ("", (0, 1, 0, 0)),
     ],
 )
-def test_measures(text: str, scores: tuple[float, ...]) -> None:
+def test_measures_of_an_answer(text: str, scores: tuple[float, ...]) -> None:
     assert tuple(report(text).scores().values()) == pytest.approx(scores)
 
 
@@ -120,8 +120,7 @@ decimals = st.decimals(Decimal("-99999"), Decimal(99999), places=3, allow_nan=Fa
 
 
 def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
-    """Whether `number`, written with so many decimals, is the value or a rounding of it: all are
-    tried."""
+    """True if `number`, with this many decimals, is the value or any rounding of it."""
     if number == value:
         return True
     if number == 0 or value == 0 or (number < 0) != (value < 0):
@@ -137,7 +136,7 @@ def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
 
 
 @given(decimals, st.integers(0, 3), st.integers(-3, 5), st.booleans(), st.integers(-1, 1))
-def test_roundings_against_a_slow_oracle(value: Decimal, decimals: int, place: int, free: bool, off: int) -> None:
+def test_rounding_equals_a_slow_oracle(value: Decimal, decimals: int, place: int, free: bool, off: int) -> None:
     step = Decimal(10) ** place
     number = (value / step).to_integral_value() * step + off * Decimal(10) ** -decimals
     spelled = f"{number:,.{decimals}f}"
@@ -148,7 +147,7 @@ def test_roundings_against_a_slow_oracle(value: Decimal, decimals: int, place: i
 
 
 @given(decimals)
-def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
+def test_a_number_states_itself_in_every_format(value: Decimal) -> None:
     for spelled in (
         f"{value:f}",
         f"{value:,f}",
@@ -168,8 +167,8 @@ def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
         "about 9." + "0" * 40 + "1",
     ],
 )
-def test_a_number_of_any_length_can_be_asked_about(text: str) -> None:
-    """Decimals divide to 28 digits and raise beyond; a policy that runs on writes more."""
+def test_numbers_of_any_length_are_compared(text: str) -> None:
+    """Decimals raise beyond 28 digits; a policy may generate more."""
     (parsed,) = numbers(text)
     assert not states(parsed, Decimal(8)) and not states(parsed, Decimal("0.07"))
 
@@ -190,7 +189,7 @@ def test_numbers_of_a_text(text: str, values: list[int]) -> None:
 
 
 @given(st.text("abZ 13504.,-:$\n€３hpweighs", max_size=60))
-def test_every_remark_is_a_place_of_the_text(text: str) -> None:
+def test_every_remark_lies_inside_the_text(text: str) -> None:
     judged_report = report(text)
     assert all(0 <= start < end <= len(text) for (start, end), *_ in judged_report.remarks)
     assert len(judged_report.stated) == len(set(judged_report.stated)) and 0 <= judged_report.share <= 1
@@ -210,7 +209,7 @@ def task() -> ReportsTask:
     return ReportsTask(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask", limit=80))
 
 
-def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
+def test_two_tables_are_held_out(task: ReportsTask) -> None:
     tables = {
         split: {example.meta["table"] for example in task.examples(split)} for split in ("sft", "train", "heldout")
     }
@@ -221,14 +220,13 @@ def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
 
 
 def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask) -> None:
-    """Which is a test of the reader as well: two tables of eight are of another seed's held-out
-    rows."""
+    """This also tests the reader, since held-out tables are included."""
     for example in [*task.examples("sft"), *task.examples("heldout")]:
         assert task.scores(example, example.reference) == dict.fromkeys(MEASURES, 1.0), example.reference
 
 
-def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> None:
-    """Of every demonstration, read against the facts of its row with two numbers exchanged."""
+def test_exchanged_numbers_state_nothing(task: ReportsTask) -> None:
+    """Each demonstration is compared with its row after two numbers were exchanged."""
     tried = 0
     for example in [*task.examples("sft"), *task.examples("heldout")]:
         facts = [Fact.of(row) for row in example.meta["facts"]]
@@ -242,7 +240,7 @@ def test_numbers_that_have_changed_places_state_nothing(task: ReportsTask) -> No
     assert tried > 100
 
 
-def test_without_the_tables_one_line_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tables_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("text2grad_lab.tasks.reports.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install vega_datasets"):
         load_task(TaskSettings(name="text2grad_lab.tasks.reports:ReportsTask"))

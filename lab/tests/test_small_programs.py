@@ -1,5 +1,4 @@
-"""Small programs: MBPP's training problems among the embedded ones, and none of its test
-problems."""
+"""Small programs: the embedded problems with MBPP's training problems, not its test problems."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from text2grad.tasks.base import TaskSettings, load_task
 
 @pytest.fixture
 def mbpp(tmp_path: Path) -> Path:
-    """A file with one problem in a hundred of MBPP's numbers."""
+    """A file with eight problems from all of MBPP's splits."""
     path = tmp_path / "mbpp.jsonl"
     rows = [
         {
@@ -32,7 +31,7 @@ def ids(settings: TaskSettings, split: str) -> list[str]:
     return [example.id for example in load_task(settings).examples(split)]  # type: ignore[arg-type]
 
 
-def test_only_mbpps_training_problems_are_trained_on(mbpp: Path) -> None:
+def test_training_uses_only_mbpps_training_split(mbpp: Path) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)
     trained = {"mbpp-601", "mbpp-602", "mbpp-974"}
     for split in ("sft", "train"):
@@ -48,7 +47,7 @@ def test_mbpp_fills_at_most_a_quarter_of_the_demonstrations(mbpp: Path) -> None:
     assert len(sft_ids) == 8 and sum(name.startswith("mbpp") for name in sft_ids) == 2
 
 
-def test_a_policy_learns_to_write_the_line_ends_of_python_and_not_those_that_mbpp_is_published_with(
+def test_mbpps_carriage_returns_are_removed(
     mbpp: Path,
 ) -> None:
     settings = TaskSettings(name="text2grad_lab.tasks.small_programs:SmallProgramsTask", data=str(mbpp), limit=40)

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its blocks run in order and print what the page shows."""
+"""docs/tutorial.md: its code blocks print the documented output."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_the_tutorial_prints_what_it_shows_and_can_be_drawn() -> None:
     ("printed", "wrong"),
     [("'a' 0.52", []), ("'a' 0.60", ["'a' 0.60"]), ("'b' 0.50", ["'b' 0.50"]), ("'a' 0.50\nmore", ["more"])],
 )
-def test_a_number_may_differ_by_rounding_and_a_word_may_not(printed: str, wrong: list[str]) -> None:
+def test_numbers_may_differ_by_rounding_but_words_may_not(printed: str, wrong: list[str]) -> None:
     assert differences("'a' 0.50", printed, 0.05) == wrong

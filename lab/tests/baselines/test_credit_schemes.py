@@ -1,4 +1,4 @@
-"""The credit schemes of the baselines, in literal numbers."""
+"""The credit schemes of the baselines, with literal numbers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_token_importance() -> None:
     assert rewards == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
 
 
-def test_token_importance_judges_words_and_not_pieces() -> None:
-    """`a` inside `staff` is no article."""
+def test_token_importance_weighs_complete_words() -> None:
+    """The `a` in `staff` is not an article."""
     spelled = Aligned.of("staff", np.arange(5), np.arange(1, 6))
     settings = CreditSettings(scheme=SCHEMES + "token_importance", weighting="token")
     assert credit(critique("staff", good=("staff",)), spelled, settings).delta.tolist() == [1] * 5
@@ -40,8 +40,7 @@ def test_token_importance_judges_words_and_not_pieces() -> None:
 
 
 def test_token_importance_by_part_of_speech() -> None:
-    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content
-    either."""
+    """The paper gives full weight to nouns and verbs, not to adjectives and adverbs."""
     pytest.importorskip("textblob")
     text = "The quick dog barked loudly , and 走った"
     case = critique(text, poor=(text,))
@@ -59,9 +58,8 @@ def test_any_text_has_parts_of_speech(text: str) -> None:
     assert not any(flag for flag, char in zip(flags, text, strict=True) if char.isspace())
 
 
-def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
-    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the
-    rest of."""
+def test_dense_labels_reward_each_token_with_its_label_only() -> None:
+    """Settings for spans have no effect: labels per token have no span to share or weigh."""
     case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0}
     result = credit(
@@ -72,7 +70,7 @@ def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
     assert delta(TEXT, case, scheme="spread_score") != result.delta.tolist()
 
 
-def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
+def test_step_end_rewards_only_the_last_token_of_a_step() -> None:
     case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
     others = {"weighting": "span", "outcome_weight": 1.0, "unlabelled": 1.0, "poor_weight": 2.0}
     result = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": SCHEMES + "step_end", **others}))
@@ -80,7 +78,7 @@ def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() 
     assert (result.labelled, result.cancelled, result.no_score, result.by_score) == (2, 0, 0, False)
 
 
-def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
+def test_steps_with_the_same_last_token_are_rewarded_once_or_cancel() -> None:
     settings = CreditSettings(scheme=SCHEMES + "step_end")
     agreed = credit(critique(TEXT, poor=("red fox", "fox")), words(TEXT), settings)
     assert (agreed.delta.tolist(), agreed.labelled) == ([0, 0, 0, -1, 0, 0, 0, 0, 0], 1)
@@ -90,7 +88,7 @@ def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagre
 
 
 @given(data=st.data())
-def test_step_end_against_a_walk_over_the_tokens(tokenizer: PreTrainedTokenizerFast, data: st.DataObject) -> None:
+def test_step_end_equals_a_slow_oracle(tokenizer: PreTrainedTokenizerFast, data: st.DataObject) -> None:
     table = TokenTable(tokenizer)
     aligned = table.align_text(data.draw(st.text(min_size=1, max_size=20)))
     edges = st.integers(0, len(aligned.text) - 1)

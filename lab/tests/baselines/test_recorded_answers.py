@@ -30,7 +30,7 @@ from word_task import RECORDS, Finder, Words, example, file_of, record
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """A run without earlier stages, on the task of one word."""
+    """A run without earlier stages on the one-word task."""
     monkeypatch.setattr(RunFolder, "task", lambda run: Words())
     model = str(tiny_model(tmp_path / "model"))
     words = ["--run.folder", str(tmp_path / "run"), "--policy.model", model, "--generation.max_new_tokens", "6"]
@@ -54,8 +54,7 @@ def play_critic(monkeypatch: pytest.MonkeyPatch) -> Callable[[Critic], None]:
 
 @pytest.fixture
 def play_policy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Replace the local model's answers by a script; the returned list collects what it is
-    asked."""
+    """Replace the local model's answers by a script; the returned list collects its prompts."""
 
     def play(*answers: str | Completion | Failure) -> list[str]:
         script = iter([Completion(text=answer) if isinstance(answer, str) else answer for answer in answers])
@@ -73,7 +72,7 @@ def play_policy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return play
 
 
-def test_the_best_is_the_first_of_the_highest_scores_that_pass() -> None:
+def test_the_best_answer_is_the_first_with_the_highest_passing_score() -> None:
     scores = (("c1", 0.5), ("c2", 1.0), ("c3", 1.0), ("c4", None))
     records = [*RECORDS[:3], *(record("c", text, score=score) for text, score in scores)]
 
@@ -125,7 +124,7 @@ def test_refine_limits_the_answers_per_prompt(
     assert not any("so c" in text and "Say a" in text for text in prompts)
 
 
-def test_refine_without_anything_to_revise_or_usable_fails(
+def test_refine_fails_without_answers_to_revise_or_usable_revisions(
     config: Config, play_policy: Callable[..., list[str]]
 ) -> None:
     with pytest.raises(UserError, match="no critique of 1"):
@@ -136,7 +135,7 @@ def test_refine_without_anything_to_revise_or_usable_fails(
     assert not (config.run.folder / "refined.jsonl").exists()
 
 
-def test_a_refiner_learns_from_poor_answers_to_passing_ones(
+def test_a_refiner_learns_to_turn_poor_answers_into_passing_ones(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs: list[Any] = []
@@ -148,7 +147,7 @@ def test_a_refiner_learns_from_poor_answers_to_passing_ones(
     monkeypatch.setattr(imitate, "train_supervised", train)
     records = [record("a", "so b"), record("a", "a"), record("b", "so c"), record("a", "then c")]
     run_imitate(config, file_of(config, records), "refiner", Choice(revise=True))
-    assert [pair.target for pair in pairs] == ["a", "a"], "b has no answer that passed"
+    assert [pair.target for pair in pairs] == ["a", "a"], "no answer to b passed"
     prompts = [pair.prompt[-1].content for pair in pairs]
     assert "so b" in prompts[0] and "then c" in prompts[1] and all("wants a" in text for text in prompts)
     with pytest.raises(UserError, match="no prompt has both"):
@@ -156,7 +155,7 @@ def test_a_refiner_learns_from_poor_answers_to_passing_ones(
 
 
 class RecordingFinder(Finder):
-    """Records the examples it is shown."""
+    """A critic that records its examples."""
 
     def __init__(self) -> None:
         self.shown: list[Example] = []
@@ -166,7 +165,7 @@ class RecordingFinder(Finder):
         return super().critique(examples, responses)
 
 
-def test_reflection_revises_what_the_critic_blames_and_hides_the_reference(
+def test_reflection_revises_criticised_answers_and_hides_the_reference(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
     play_critic: Callable[..., None],
@@ -190,7 +189,7 @@ def test_reflection_revises_what_the_critic_blames_and_hides_the_reference(
     assert [row["response"] for row in rows] == ["so x", "then y"]
 
 
-def test_an_unusable_revision_leaves_its_answer_and_texts_are_measured(
+def test_unusable_revisions_keep_the_answer_and_texts_are_measured(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
     play_critic: Callable[..., None],

@@ -11,7 +11,7 @@ from text2grad_lab.baselines.records import refuse_transcripts
 ASK = (Message(role="user", content="How many?"),)
 
 
-def test_what_learns_from_single_answers_refuses_others_by_number() -> None:
+def test_transcripts_are_refused_with_their_number() -> None:
     turns = Transcript.of([([], "one"), ([Message(role="user", content="And now?")], "two")])
     responses = (turns, "7", turns)
     source = Source(kind="program")

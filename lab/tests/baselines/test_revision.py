@@ -1,4 +1,4 @@
-"""Revisions: what a model is shown, what is refused, and when a critic has nothing to say."""
+"""Revisions: prompts, unusable revisions, and critiques that ask for no change."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_reference_and_the_tests_are_not_shown() -> None:
         ("It meets the request.", ""),
     ],
 )
-def test_what_is_refused(revision: str, expected: str) -> None:
+def test_unusable_revisions_are_refused(revision: str, expected: str) -> None:
     assert refusal_of(revision, Case(QUESTION, ANSWER, CRITIQUE), PROMPT) == expected
 
 
-def test_what_the_answer_said_already_does_not_leak() -> None:
+def test_text_of_the_original_answer_does_not_count_as_leaked() -> None:
     answer = "Write <question> and </question> around it."
     case = Case(QUESTION, answer, Critique(text="?"))
     assert refusal_of("Put <question> and </question> around it.", case, PROMPT) == ""
@@ -65,5 +65,5 @@ def test_what_the_answer_said_already_does_not_leak() -> None:
         (Critique(text=" "), True),
     ],
 )
-def test_when_there_is_nothing_to_mend(critique: Critique, nothing: bool) -> None:
+def test_critiques_without_complaints_ask_for_no_change(critique: Critique, nothing: bool) -> None:
     assert finds_nothing(critique) is nothing

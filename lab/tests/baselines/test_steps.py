@@ -1,4 +1,4 @@
-"""Where the steps of an answer are: of any program and any text, and none of them twice."""
+"""Steps of answers: places in any program and any text, without overlap."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def texts(response: str, steps: list[Place]) -> list[str]:
 
 
 @given(response=ANSWERS, tests=st.sampled_from(["", "from solution import f\nassert f(1)\n"]))
-def test_steps_are_in_order_apart_and_not_blank(response: str, tests: str) -> None:
+def test_steps_are_ordered_disjoint_and_not_blank(response: str, tests: str) -> None:
     steps = steps_of(question(tests), response)
     assert all(piece.strip() == piece != "" for piece in texts(response, steps))
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(steps))
@@ -64,8 +64,8 @@ def test_steps_are_in_order_apart_and_not_blank(response: str, tests: str) -> No
 
 
 @given(text=st.text())
-def test_every_visible_character_of_a_text_is_in_a_step(text: str) -> None:
-    """All but the commas in front of a conjunction."""
+def test_text_steps_cover_every_visible_character(text: str) -> None:
+    """The only exceptions are commas before a conjunction."""
     inside = {place for start, end in text_steps(text) for place in range(start, end)}
     outside = {text[place] for place in range(len(text)) if place not in inside}
     assert all(character.isspace() or character == "," for character in outside)
@@ -84,23 +84,23 @@ def test_two_statements_in_a_line_are_two_steps() -> None:
     assert texts(response, steps_of(question("t"), response)) == ["if x:", "y = 1", "z = 2"]
 
 
-def test_a_program_that_cannot_be_read_has_its_lines() -> None:
+def test_steps_of_an_unparsable_program_are_its_lines() -> None:
     response = "def f(x):\n    y = (x\n\n    # a note\n    return y +\n"
     assert texts(response, steps_of(question("t"), response)) == ["def f(x):", "y = (x", "return y +"]
 
 
-def test_prose_in_the_place_of_a_program_has_the_steps_of_a_text() -> None:
+def test_prose_instead_of_a_program_is_split_as_text() -> None:
     response = "I cannot do that. Sorry!"
     assert texts(response, steps_of(question("t"), response)) == ["I cannot do that.", "Sorry!"]
 
 
-def test_sentences_and_clauses() -> None:
+def test_texts_are_split_into_sentences_and_clauses() -> None:
     text = 'It rained (a lot). "Late!" she said; we left, and came home.\nPi is 3.14, or so'
     expected = ["It rained (a lot).", '"Late!"', "she said;", "we left", "and came home.", "Pi is 3.14", "or so"]
     assert [piece.rstrip(",") for piece in texts(text, text_steps(text))] == expected
 
 
-def test_a_step_is_poor_where_a_poor_span_overlaps_it() -> None:
+def test_steps_that_a_poor_span_overlaps_are_poor() -> None:
     response = "One. Two. Three."
     spans = [Span(start=7, end=12, label=-1, text="o. Th"), Span(start=0, end=9, label=1, text="One. Two.")]
     labelled = labelled_steps(text_steps(response), response, spans)
@@ -121,5 +121,5 @@ def test_a_span_that_ends_where_a_step_begins_does_not_touch_it() -> None:
         ("ما هذا؟ هذا كتاب.", 2),
     ],
 )
-def test_sentences_end_without_a_space_behind_them(text: str, count: int) -> None:
+def test_sentences_end_without_a_following_space(text: str, count: int) -> None:
     assert len(text_steps(text)) == count

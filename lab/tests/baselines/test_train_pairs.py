@@ -1,4 +1,4 @@
-"""DPO and the scalar reward model by TRL's trainers: what they learn, and what is on disk."""
+"""DPO and the scalar reward model, trained by TRL: training results and files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs:
     first = run_train_dpo(config, "dpo", pairs)
     assert (first.pairs, first.trained_on + first.heldout) == (8, 8) and first.heldout > 0
     rows = [json.loads(line) for line in (Path(first.out).parent / "metrics.jsonl").read_text().splitlines()]
-    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-3), "it starts at its reference"
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-3), "training starts at the reference"
     assert first.metrics["accuracy"] == 1 and first.metrics["loss"] < 0.6
     assert 0 <= first.figures["heldout_accuracy"] <= 1
     before = weights_of(Path(first.out))
@@ -115,7 +115,7 @@ def test_the_loss_and_its_gradient_are_those_of_bradley_and_terry(config: Config
     trainer.compute_loss(model, trainer.data_collator(list(rows))).backward()
 
     def states(side: str) -> torch.Tensor:
-        """The last hidden state of each answer, read alone: (N, H)."""
+        """Return the last hidden state of each answer, computed without batching: (N, H)."""
         ids = [torch.tensor([row[side]]) for row in rows]
         with torch.no_grad():
             return torch.stack([policy.model(i, output_hidden_states=True).hidden_states[-1][0, -1] for i in ids])

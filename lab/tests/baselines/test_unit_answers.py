@@ -1,4 +1,4 @@
-"""What a record teaches a unit model, and why some teach nothing."""
+"""Labels of a unit model's training records, and reasons for leaving records out."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def labels(record: Feedback | str) -> list[tuple[str, int]]:
     return [(span.text, span.label) for span in record.spans]
 
 
-def test_every_step_is_good_but_those_with_a_poor_span() -> None:
+def test_steps_are_good_unless_a_poor_span_overlaps_them() -> None:
     assert labels(labelled_record(record(), "steps")) == [("y = x", 1), ("return y", -1)]
     assert labels(labelled_record(record(spans=(), score=1.0), "steps")) == [("y = x", 1), ("return y", 1)]
 
 
-def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
+def test_token_units_keep_the_spans_unchanged() -> None:
     assert labelled_record(record(), "tokens") == record()
     assert labels(labelled_record(record(spans=(GOOD,)), "tokens")) == [("y = x", 1)]
 
@@ -55,7 +55,7 @@ def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
         ({"spans": (GOOD,)}, "poor_without_a_place"),
     ],
 )
-def test_a_record_that_labels_no_step_says_why(changes: dict[str, Any], reason: str) -> None:
+def test_unusable_records_have_a_reason(changes: dict[str, Any], reason: str) -> None:
     assert labelled_record(record(**changes), "steps") == reason
 
 
@@ -74,7 +74,7 @@ def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Pa
 TOTAL = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
 
 
-def test_steps_that_overlap_are_cut_and_a_record_without_steps_says_so() -> None:
+def test_overlapping_steps_are_truncated_and_missing_steps_have_a_reason() -> None:
     spans = [
         Span(start=start, end=end, label=label, text=TOTAL[start:end])
         for start, end, label in ((15, 37, 1), (25, 37, -1), (25, 38, 1), (0, 3, 0))

@@ -1,4 +1,4 @@
-"""Figures of a unit model: each step is one chance to be right, however long it is."""
+"""Figures of a unit model: each step counts once, regardless of its length."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def case(gold: Critique, predicted: Judgement) -> SpanCase:
     return SpanCase(gold, predicted, as_tokens(TEXT, PLACES))
 
 
-def test_figures_by_hand() -> None:
-    """Of poor steps 2 are found, 1 missed, 1 imagined; of good ones 2, 1 and 1."""
+def test_step_figures_by_hand() -> None:
+    """Both labels have 2 true positives, 1 false negative and 1 false positive."""
     report = unit_report(
         [case(critique(-1, 1, -1), critique(-1, 1, 1)), case(critique(1, -1, 1), critique(1, -1, -1))]
     )
@@ -35,10 +35,10 @@ def test_figures_by_hand() -> None:
         assert report[f"{name}_f1"] == pytest.approx(2 / 3)
         assert 0 < report[f"{name}_f1_low"] <= 2 / 3 <= report[f"{name}_f1_high"] < 1
     assert report["always_poor_f1"] == pytest.approx(2 / 3)  # 3 of 6 are poor
-    assert 0 < report["random_poor_f1"] < 0.5  # a good span that lands on a poor one cancels it
+    assert 0 < report["random_poor_f1"] < 0.5  # a good span on a poor one cancels it
 
 
-def test_an_answer_that_could_not_be_read_is_missed_whole() -> None:
+def test_unreadable_answers_count_as_missed() -> None:
     long = Failure(kind="unsupported", message="too long")
     report = unit_report([case(critique(-1, 1, 1), critique(-1, 1, 1)), case(critique(-1, 1, 1), long)])
     assert (report["unreadable"], report["poor_precision"], report["poor_recall"]) == (0.5, 1, 0.5)

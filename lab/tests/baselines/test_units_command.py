@@ -50,8 +50,8 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
     assert (wrong.code, f"labels {units}" in wrong.err) == (EXIT_FAILED, True)
 
 
-def test_records_that_label_no_step_are_left_out_and_counted(command: Command, run: Path) -> None:
-    """A failing program of which nobody said where it is wrong has no right steps to learn from."""
+def test_records_without_labelled_steps_are_left_out_and_counted(command: Command, run: Path) -> None:
+    """A failing program without a poor span labels no steps."""
     feedback = run / "feedback.jsonl"
     records = list(read_jsonl(feedback, Feedback))
     records[0] = records[0].model_copy(update={"spans": (), "score": -1.0})

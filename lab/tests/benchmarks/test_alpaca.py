@@ -1,4 +1,4 @@
-"""AlpacaEval's instructions, and the file that is written for its program."""
+"""AlpacaEval's instructions, and the file of answers for its program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from text2grad.tasks.base import TaskSettings
 from text2grad_lab.benchmarks.alpaca import AlpacaEval, model_outputs
 
 
-def test_instructions_become_outputs_in_its_shape(tmp_path: Path) -> None:
+def test_instructions_become_rows_of_model_outputs(tmp_path: Path) -> None:
     rows = [
         {"dataset": "vicuna", "instruction": "Why?", "output": "So.", "generator": "gpt4"},
         {"instruction": "How?"},

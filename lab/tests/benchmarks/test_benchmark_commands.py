@@ -1,4 +1,4 @@
-"""The commands choices, mt-bench and alpaca: files, figures, and mistakes."""
+"""The commands choices, mt-bench and alpaca: files, figures and user errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_both_turns_of_mt_bench_are_answered_and_rated(
     assert len(server.bodies) == 4, "the same answers are not rated twice"
 
 
-def test_alpacas_answers_are_written(command: Command, tmp_path: Path) -> None:
+def test_alpacaeval_answers_are_written(command: Command, tmp_path: Path) -> None:
     rows = [{"instruction": f"keep {n} even", "output": "it rains", "generator": "gpt4"} for n in range(2)]
     data, model = tmp_path / "alpaca.json", tiny_model(tmp_path / "model")
     data.write_text(json.dumps(rows))

@@ -1,5 +1,4 @@
-"""Questions with given answers: likelihoods as read one by one, the two choices, and what is
-compared."""
+"""Multiple-choice questions: likelihoods against single passes, the two choices, file formats."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 def slow(policy: Policy, question: str, answer: str) -> float:
-    """The sum of log p over what the answer adds, by one plain pass over the whole text."""
+    """Return the sum of log p over the answer's tokens, by one pass over the complete text."""
     first = len(policy.tokenizer(question)["input_ids"])
     ids = torch.tensor([policy.tokenizer(f"{question} {answer}")["input_ids"]])
     with torch.no_grad():
@@ -50,7 +49,7 @@ def slow(policy: Policy, question: str, answer: str) -> float:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: Path, batch_size: int) -> None:
+def test_choices_equal_those_of_single_passes(policy: Policy, tmp_path: Path, batch_size: int) -> None:
     task = arc(tmp_path / "arc.jsonl", [{**row, "answer": "B"} for row in ROWS])
     rows = choose(policy, task.examples("heldout"), batch_size)
     differ = 0
@@ -64,10 +63,10 @@ def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: 
             "likelihood": float(likeliest == 1),
             "likelihood_normalised": float(normalised == 1),
         }
-    assert differ, "a choice by length must differ somewhere"
+    assert differ, "the two choices should differ for some question"
 
 
-def test_the_three_shapes_are_one_question(tmp_path: Path) -> None:
+def test_three_formats_give_the_same_question(tmp_path: Path) -> None:
     texts, labels = ["fog", "rain"], ["1", "2"]
     shapes: list[dict[str, object]] = [
         {"id": "a", "question": "Why?", "choices": {"text": texts, "label": labels}, "answerKey": "2"},
@@ -92,7 +91,7 @@ def test_the_three_shapes_are_one_question(tmp_path: Path) -> None:
     assert (first.meta["choices"], first.meta["answer"]) == (texts, 1)
 
 
-def test_an_answer_that_is_no_option_is_one_line_that_says_where(tmp_path: Path) -> None:
+def test_an_answer_that_is_not_an_option_is_refused_by_number(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"record 1: the answer 'Z' is not one of A, B, C"):
         arc(tmp_path / "arc.jsonl", [{**ROWS[0], "answer": "Z"}])
 
@@ -107,7 +106,7 @@ def test_a_question_longer_than_the_context_is_refused(policy: Policy, tmp_path:
 @pytest.mark.parametrize(
     ("file", "count"), [("arc_challenge_test_full_1172.jsonl", 1172), ("ARC-Challenge-Test.jsonl", 1150)]
 )
-def test_real_questions_are_read_whole(file: str, count: int) -> None:
+def test_published_questions_are_read(file: str, count: int) -> None:
     task = ARC(TaskSettings(name="arc", data=str(SHARED / "arc_challenge" / file)))
     examples = task.examples("heldout")
     assert len({example.id for example in examples}) == count
@@ -115,7 +114,7 @@ def test_real_questions_are_read_whole(file: str, count: int) -> None:
     assert examples[0].reference == "Planetary days will become shorter."
 
 
-def test_the_text_of_a_question_is_read_once_for_all_its_answers(
+def test_a_question_is_computed_once_for_all_its_answers(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token_counts: list[int] = []
@@ -126,7 +125,7 @@ def test_the_text_of_a_question_is_read_once_for_all_its_answers(
         return trunk(*words, **inputs)
 
     examples = arc(tmp_path / "arc.jsonl", [{**ROWS[1], "answer": "B"}]).examples("heldout")
-    with policy.reader.sharing(policy.model):  # tried before it is counted
+    with policy.reader.sharing(policy.model):  # probe before counting
         pass
     monkeypatch.setattr("text2grad.policy.forward.reader.can_share", lambda *_: True)
     monkeypatch.setattr(policy.model.model, "forward", counted)
@@ -136,4 +135,4 @@ def test_the_text_of_a_question_is_read_once_for_all_its_answers(
         len(policy.tokenizer(f"{examples[0].prompt[-1].content} {text}")["input_ids"]) for text in OPTIONS[1]
     ]
     assert token_counts == [question + sum(answers) - len(answers) * question]
-    assert not policy.reader.shares_prompts, "in float32 only here"
+    assert not policy.reader.shares_prompts, "not supported in float32"

@@ -1,4 +1,4 @@
-"""MT-Bench: prompts, ratings and means of third parties' judgements, and a judge of our own."""
+"""MT-Bench: prompts, ratings and means of published judgements, and a scripted judge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judgements(file: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", MEANS)
-def test_published_means_leave_out_what_is_no_rating(file: str) -> None:
+def test_published_means_exclude_failed_ratings(file: str) -> None:
     rows = judgements(file)
     for model, (first, second, failed) in MEANS[file].items():
         figures = means(row for row in rows if row["model"] == model)
@@ -47,7 +47,7 @@ def test_published_means_leave_out_what_is_no_rating(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", MEANS)
-def test_published_prompts_and_ratings_letter_by_letter(file: str) -> None:
+def test_published_prompts_and_ratings_are_reproduced(file: str) -> None:
     rows, prompts = judgements(file), read_prompts(FOLDER)
     questions = {question.id: question for question in task(FOLDER).examples("heldout")}
     folder = FOLDER / file.split("/")[0] / "model_answer"
@@ -78,12 +78,12 @@ def test_published_prompts_and_ratings_letter_by_letter(file: str) -> None:
         ("$ERROR$", None),
     ],
 )
-def test_a_rating_is_read_or_there_is_none(text: str, rating: float | None) -> None:
+def test_ratings_are_parsed(text: str, rating: float | None) -> None:
     assert rating_of(text) == rating_of(Completion(text=text)) == rating
     assert rating_of(Failure(kind="exhausted", message="[[5]]")) is None
 
 
-def test_a_failed_rating_is_minus_one_and_in_no_mean(tmp_path: Path) -> None:
+def test_a_failed_rating_is_minus_one_and_not_averaged(tmp_path: Path) -> None:
     questions = task(mt_bench_folder(tmp_path)).examples("heldout")
     answers = {example.id: ["one {question_1}", "two"] for example in questions}
     chat = ScriptedChat(["[[4]]", "none", "[[10]]", Failure(kind="exhausted", message="down")])
@@ -95,7 +95,7 @@ def test_a_failed_rating_is_minus_one_and_in_no_mean(tmp_path: Path) -> None:
         "single-math-v1",
         "single-math-v1-multi-turn",
     ]
-    assert "one {question_1}" in rows[0]["user_prompt"], "a brace in an answer is data"
+    assert "one {question_1}" in rows[0]["user_prompt"], "braces in an answer are not placeholders"
     figures = means(rows)
     assert figures == {
         "mt_bench": 7, "turn_1": 7, "writing": 4, "math": 10, "judged": 2, "judge_failed": 2
@@ -109,7 +109,7 @@ def test_the_second_turn_sees_the_first_answer(tmp_path: Path) -> None:
     assert turns == [("user", "Write."), ("assistant", "Here."), ("user", "Again.")]
 
 
-def test_bad_folders_and_files_are_one_line(tmp_path: Path) -> None:
+def test_invalid_folders_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no MT-Bench in 'task.data' \(--task.data FOLDER"):
         MTBench(TaskSettings(name="mt_bench"))
     folder = mt_bench_folder(tmp_path)

@@ -1,5 +1,4 @@
-"""HumanEval, MBPP and EvalPlus: their tests tell right programs from wrong ones, and when answers
-are equal."""
+"""HumanEval, MBPP and EvalPlus: tests pass right programs and fail wrong ones."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ MBPP_PLUS = {
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(seconds=60.0, workers=2) as started:  # mbpp-123 takes ten on a busy machine
+    with Runner(seconds=60.0, workers=2) as started:  # mbpp-123 takes ten seconds on a busy machine
         yield started
 
 
@@ -75,7 +74,7 @@ def problems_of(folder: Path, *rows: dict[str, Any]) -> list[Example]:
 
 
 @pytest.mark.parametrize("row", [HUMANEVAL, MBPP, HUMANEVAL_PLUS, MBPP_PLUS])
-def test_the_tests_tell_the_reference_from_a_wrong_program(
+def test_tests_pass_the_reference_and_fail_a_wrong_program(
     tmp_path: Path, runner: Runner, row: dict[str, Any]
 ) -> None:
     (problem,) = problems_of(tmp_path, row)
@@ -137,7 +136,7 @@ def check(candidate):
 """
 
 
-def test_each_assertion_is_a_test_with_what_comes_before_it(runner: Runner) -> None:
+def test_each_assertion_is_a_test_with_the_code_before_it(runner: Runner) -> None:
     module = check_module(CHECK, "total")
     assert names(module) == ["test_1", "test_2", "test_3"]
     verdict = runner.run("def total(xs):\n    return sum(xs[:2])\n", module)
@@ -157,8 +156,8 @@ def test_assertions_that_need_each_other_stay_together(body: str) -> None:
     assert names(check_module(f"def check(candidate):\n{body}", "total")) == ["test_1"]
 
 
-def test_helpers_of_the_question_are_not_taken_from_the_solution(runner: Runner) -> None:
-    """HumanEval/38 calls encode(), which the prompt defines: a solution must not bring its own."""
+def test_helpers_come_from_the_question_not_the_solution(runner: Runner) -> None:
+    """HumanEval/38 calls encode(), which the prompt defines: a solution must not replace it."""
     prompt = "def encode(s):\n    return s[::-1]\n\ndef decode(s):\n    '''Undo encode.'''\n"
     module = check_module("def check(candidate):\n    assert candidate(encode('abc')) == 'abc'\n", "decode", prompt)
     assert runner.run(f"{prompt}    return s[::-1]\n", module).passed
@@ -168,7 +167,7 @@ def test_helpers_of_the_question_are_not_taken_from_the_solution(runner: Runner)
 
 
 @pytest.mark.parametrize("test", ["def verify(candidate):\n    pass\n", "def check(candidate:\n"])
-def test_a_missing_check_is_a_mistake_of_the_data(test: str) -> None:
+def test_tests_without_a_check_are_refused(test: str) -> None:
     with pytest.raises(ValueError):
         check_module(test, "f")
 
@@ -189,11 +188,11 @@ def test_evalplus_inputs_are_judged_by_the_reference(tmp_path: Path, runner: Run
     assert other.prompt[0].content.endswith("satisfy:\nassert set(similar_elements((1, 2), (2, 3))) == {2}")
 
 
-def test_mbpp_inputs_get_back_the_types_that_json_lost(tmp_path: Path, runner: Runner) -> None:
+def test_mbpp_inputs_have_their_types_restored(tmp_path: Path, runner: Runner) -> None:
     (problem,) = problems_of(tmp_path, MBPP_PLUS)
     assert "similar_elements((1, 2, 3), (2, 3))" in problem.meta["tests"]
     wants_tuples = "def similar_elements(a, b):\n    return list(set(a + ()) & set(b))\n"
-    assert runner.run(wants_tuples, problem.meta["tests"]).passed, "as sets: the order and the type are free"
+    assert runner.run(wants_tuples, problem.meta["tests"]).passed, "compared as sets: order and type are free"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_mbpp_inputs_get_back_the_types_that_json_lost(tmp_path: Path, runner: R
         ("surface_Area", [3, 4], 0, 34.63, True, True),
     ],
 )
-def test_when_an_answer_counts_as_right(
+def test_answers_that_count_as_right(
     name: str, arguments: list[Any], value: Any, got: Any, mbpp: bool, right: bool
 ) -> None:
     tolerance = 0.5 if name == "surface_Area" else 1e-4 if name == "find_zero" else 0

@@ -1,4 +1,4 @@
-"""The command `samples`: programs that are run, counted, or refused."""
+"""The command `samples`: running, counting and refusing programs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: R
     assert summary["tier"] == results[0].tier in ("namespaces", "landlock")
 
 
-def test_a_late_program_gets_a_second_chance(tmp_path: Path) -> None:
+def test_a_slow_program_is_run_again(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, HUMANEVAL)
     busy = "    while time.process_time() < 1.5:\n        pass\n"
     slow = f"import time\n{problem.meta['completes']}{busy}{GOOD}"
@@ -92,8 +92,8 @@ def test_a_late_program_gets_a_second_chance(tmp_path: Path) -> None:
         assert [sample.outcome for sample in judge_samples(path, [problem], hasty, patient)] == ["passed"]
 
 
-def test_a_sample_that_prevents_its_own_verdict_has_failed(tmp_path: Path, runner: Runner) -> None:
-    """Ten right answers and many that make the tests impossible to run once were pass@1 1.0."""
+def test_a_sample_that_prevents_its_verdict_fails(tmp_path: Path, runner: Runner) -> None:
+    """Samples that make the tests impossible to run must not raise pass@1."""
     (problem,) = problems_of(tmp_path, HUMANEVAL)
     problem = problem.model_copy(update={"meta": {**problem.meta, "tests": BOX}})
     texts = (DODGE_BOX, RIGHT_BOX, DODGE_BOX)
@@ -104,7 +104,7 @@ def test_a_sample_that_prevents_its_own_verdict_has_failed(tmp_path: Path, runne
         assert [sample.passed for sample in judge_samples(path, problems, runner, runner)] == passed
 
 
-def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a_pass() -> None:
+def test_pass_at_k_is_the_mean_over_tasks() -> None:
     verdicts = {"a": [True, False, False, True, False], "b": [False] * 5, "c": [True] * 6}
     results = [result(task, passed) for task, task_verdicts in verdicts.items() for passed in task_verdicts]
     summary = sample_summary(results, examples_of(*verdicts))
@@ -127,7 +127,7 @@ def test_pass_at_k_of_one_problem() -> None:
             pass_at_k(*impossible)
 
 
-def test_a_missing_task_is_unsolved_and_a_sample_without_a_verdict_is_neither() -> None:
+def test_missing_tasks_are_unsolved_and_samples_without_a_verdict_left_out() -> None:
     missing = sample_summary([result("a", True)], examples_of("a", "b"))
     assert (missing["pass@1"], missing["passed"], missing["total"], missing["missing"]) == (0.5, 1, 2, 1)
     summary = sample_summary([result("a", True), result("b", None)], examples_of("a", "b"))
@@ -144,24 +144,22 @@ def test_a_missing_task_is_unsolved_and_a_sample_without_a_verdict_is_neither() 
         ({"task_id": "HumanEval/x", "solution": 3}, "record 1: neither 'solution' nor 'completion'"),
     ],
 )
-def test_a_line_that_is_no_sample_is_named(tmp_path: Path, runner: Runner, row: dict[str, Any], words: str) -> None:
+def test_invalid_lines_are_refused_by_number(
+    tmp_path: Path, runner: Runner, row: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         judge_samples(samples(tmp_path, row), problems_of(tmp_path, HUMANEVAL), runner, runner)
 
 
 @pytest.mark.parametrize("task_id", ["Mbpp/7", "mbpp-7", 7, "7"])
-def test_mbpps_tasks_are_known_by_every_form_of_their_ids(
-    tmp_path: Path, runner: Runner, task_id: str | int
-) -> None:
+def test_mbpp_task_ids_are_normalised(tmp_path: Path, runner: Runner, task_id: str | int) -> None:
     examples = problems_of(tmp_path, MBPP)
     row = {"task_id": task_id, "solution": "def double(n):\n    return n + n\n"}
     (sample,) = judge_samples(samples(tmp_path, row), examples, runner, runner)
     assert (sample.task_id, sample.passed) == (examples[0].id, True)
 
 
-def test_the_command_writes_results_and_tells_failures_from_tests_that_cannot_run(
-    command: Command, tmp_path: Path
-) -> None:
+def test_the_command_separates_failures_from_tests_that_cannot_run(command: Command, tmp_path: Path) -> None:
     odd = {**HUMANEVAL, "task_id": "HumanEval/odd", "test": "import no_such_module\n" + HUMANEVAL["test"]}
     problems_of(tmp_path, HUMANEVAL, odd)
     rows = [{"task_id": "HumanEval/x", "completion": text} for text in (GOOD, BAD)]

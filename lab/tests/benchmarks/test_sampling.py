@@ -1,5 +1,4 @@
-"""The script for a GPU, on a CPU: a way is measured, and a piece that fails does not lose the
-others."""
+"""The GPU benchmark script, run on a CPU: failed measurements do not lose the others."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def figures(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ["loop", "batched", "static_graphs"])
-def test_a_way_samples_the_policy_that_is_there_before_and_after_an_update(way: str) -> None:
+def test_sampling_uses_the_current_policy_before_and_after_an_update(way: str) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "sampling.py"), "sample", "--way", way, "--model", "tiny"]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     figure = json.loads(process.stdout.splitlines()[-1])
@@ -28,7 +27,7 @@ def test_a_way_samples_the_policy_that_is_there_before_and_after_an_update(way: 
     assert max(figure["difference"], figure["difference_after_update"]) < 1e-3
 
 
-def test_every_piece_is_a_line_also_where_it_fails(tmp_path: Path) -> None:
+def test_every_measurement_is_a_line_even_if_it_fails(tmp_path: Path) -> None:
     python, out = tmp_path / "python", tmp_path / "figures.jsonl"
     python.write_text('#!/bin/sh\n[ "$2" = trl ] && exit 1\necho words\necho "{\\"way\\": \\"$4\\"}"\n', "utf-8")
     python.chmod(0o755)
@@ -42,7 +41,7 @@ def test_every_piece_is_a_line_also_where_it_fails(tmp_path: Path) -> None:
     ]
 
 
-def test_no_piece_begins_when_the_time_is_up(tmp_path: Path) -> None:
+def test_no_measurement_starts_after_the_deadline(tmp_path: Path) -> None:
     out = tmp_path / "figures.jsonl"
     variables = {**os.environ, "PYTHON": "no-such-python", "OUT": str(out), "TOTAL": "0"}
     subprocess.run(["bash", str(ROOT / "benchmarks" / "gpu.sh"), "--tiny"], env=variables, check=True)

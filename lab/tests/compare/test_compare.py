@@ -1,5 +1,4 @@
-"""Comparing methods: what is run in which order, what is not run again, and the figures of the
-table."""
+"""Comparing methods: order of commands, resumption, and the figures of the table."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def config(tmp_path: Path) -> Config:
     return load_config([find_config("demo")], [f"--run.folder={tmp_path}"])
 
 
-def test_every_method_has_its_works(config: Config) -> None:
+def test_every_method_has_its_commands_in_order(config: Config) -> None:
     def works(*names: str) -> list[str]:
         return list(works_of(methods_of(names, config)))
 
@@ -49,7 +48,7 @@ def test_every_method_has_its_works(config: Config) -> None:
         assert all(order.index(earlier) < order.index(name) for earlier in work.after)
 
 
-def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, commands: list[list[str]]) -> None:
+def test_methods_learn_from_imported_feedback(tmp_path: Path, commands: list[list[str]]) -> None:
     config = load_config([find_config("human_qa")], [f"--run.folder={tmp_path}"])
     (seed,) = compare.seeds_of(config, methods_of(["sft", "dpo", "text2grad"], config), [3])
     run_parallel([seed], 1)
@@ -65,7 +64,7 @@ def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, comma
         compare.run_compare(config, ["sft"], Extent.of(0, 1), 1)
 
 
-def test_a_critic_that_is_no_model_waits_for_none(config: Config) -> None:
+def test_a_program_critic_needs_no_reward_model(config: Config) -> None:
     tested = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": "program"})})
     assert list(works_of(methods_of(["text2grad"], tested))) == ["sft", "text2grad", "evaluate text2grad"]
     with pytest.raises(UsageError, match="the critic program knows the reference or the tests"):
@@ -88,7 +87,7 @@ def test_a_recipe_file_is_a_method(config: Config, tmp_path: Path, commands: lis
         methods_of(["nothing.yaml"], config)
 
 
-def test_a_method_may_have_settings_of_its_own(config: Config, commands: list[list[str]]) -> None:
+def test_a_method_may_have_its_own_settings(config: Config, commands: list[list[str]]) -> None:
     names = ["text2grad", "scalar+ppo.gamma=0.5+ppo.lr=1e-3", "dpo+extra.dpo.beta=0.2"]
     (seed,) = compare.seeds_of(config, methods_of(names, config), [0])
     run, dpo = "scalar-ppo.gamma-0.5-ppo.lr-1e-3", "dpo-extra.dpo.beta-0.2"
@@ -111,7 +110,7 @@ def curve(*rates: float) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("ours", "share"),
     [
-        ([curve(0.6, 0.8), curve(0.5, 0.7)], (75 / 200 + 150 / 200) / 2),  # a line between two measurements
+        ([curve(0.6, 0.8), curve(0.5, 0.7)], (75 / 200 + 150 / 200) / 2),  # interpolated
         ([curve(0.4, 0.3), curve(0.9)], None),  # never reached on one seed
     ],
 )
@@ -136,7 +135,9 @@ def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None)
         (["grpo+ppo.gama=1"], {}, "grpo-ppo.gama-1: unknown setting 'ppo.gama'"),
     ],
 )
-def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict[str, Any], problem: str) -> None:
+def test_invalid_methods_are_refused(
+    config: Config, names: list[str], changes: dict[str, Any], problem: str
+) -> None:
     ppo = config.ppo.model_copy(update=changes)
     with pytest.raises(UsageError, match=problem):
         methods_of(names, config.model_copy(update={"ppo": ppo}))
@@ -153,7 +154,8 @@ def test_answers_without_the_measure_are_named(config: Config) -> None:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The words of commands that would have been run: all end well, annotate but for one record."""
+    """Command lines that a fake runner received; `annotate` fails on some records, `offline`
+    fails."""
     calls: list[list[str]] = []
     lock = threading.Lock()
 
@@ -173,7 +175,7 @@ def seed_of(config: Config, number: int, *methods: str) -> Seed:
     return Seed(config, number, config.run.folder / f"seed-{number}", works_of(methods_of(methods, config)))
 
 
-def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
+def test_finished_commands_are_skipped_and_changed_settings_rerun(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
     run_parallel([seed_of(config, 3, "sft", "scalar")], 2)
@@ -185,11 +187,11 @@ def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
     assert not commands
     slower = config.model_copy(update={"ppo": config.ppo.model_copy(update={"lr": 1e-9})})
     run_parallel([seed_of(slower, 3, "sft", "scalar")], 1)
-    assert sorted(words[0] for words in commands) == ["evaluate", "train"], "what does not depend on it stays"
+    assert sorted(words[0] for words in commands) == ["evaluate", "train"], "independent work is not repeated"
     assert "--restart" in next(words for words in commands if words[0] == "train")
 
 
-def test_what_some_records_failed_at_is_used_and_said(
+def test_partial_failures_are_used_and_reported(
     config: Config, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = seed_of(config, 3, "scalar")
@@ -201,7 +203,7 @@ def test_what_some_records_failed_at_is_used_and_said(
     assert "annotate" in line and str(seed.record_file("annotate").with_suffix(".log")) in line
 
 
-def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
+def test_changes_invalidate_only_dependent_commands(config: Config) -> None:
     def digests(**changes: Any) -> dict[str, str]:
         seed = seed_of(config.model_copy(update=changes), 3, "scalar", "scalar_rm", "dpo")
         return {name: seed.digest(name) for name in seed.works}
@@ -217,14 +219,14 @@ def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(conf
     }
 
 
-def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
+def test_rates_are_tuned_equally_on_a_separate_seed(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "tuning-100" / "evaluation" / "demo"
     folder.mkdir(parents=True)
     reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.7}
     for name, value in {**reached, "rejection_x0p5": 0.1}.items():
-        best = {"best_temperature": 0.8} if name == "rejection" else {}  # a rate is chosen at the best temperature
+        best = {"best_temperature": 0.8} if name == "rejection" else {}  # decides if it exists
         ways = {"greedy": value, "sampled": value, **best}
         scores = {way: {"p": {"pass": rate}} for way, rate in ways.items()}
         (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
@@ -247,7 +249,7 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
         tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
 
 
-def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
+def test_dpos_default_rate_counts_as_unset() -> None:
     words = ["--task.name", "demo", "--policy.model", "smollm2", "--extra.dpo.training.epochs", "2"]
     bare = load_config(None, words)
     with pytest.raises(UsageError, match=r"extra\.dpo\.training\.lr is not set"):
@@ -257,9 +259,7 @@ def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
 @pytest.mark.parametrize(
     ("method", "section"), [("dpo", "extra.dpo.training"), ("offline", "offline"), ("text2grad", "ppo")]
 )
-def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
-    method: str, section: str, tmp_path: Path
-) -> None:
+def test_tuning_sets_the_rate_and_keeps_derived_settings_unset(method: str, section: str, tmp_path: Path) -> None:
     words = ["--task.name", "demo", "--policy.model", "smollm2", "--run.folder", str(tmp_path)]
     bare = load_config(None, [*words, f"--{section}.lr", "0.0001"])
     (seed,) = tuning_seeds(bare, methods_of([method], bare), Extent.of(0, 1, tries=3))
@@ -270,7 +270,7 @@ def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
         assert not is_set(trial, f"{section}.epochs") and not is_set(trial, f"{section}.micro_batch_size")
 
 
-def test_a_recipe_lies_over_the_settings_of_its_run(
+def test_a_recipe_overrides_the_settings_of_its_run(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
     run_parallel([seed_of(config, 3, "scalar")], 1)
@@ -278,15 +278,15 @@ def test_a_recipe_lies_over_the_settings_of_its_run(
     train_config = load_config([Path(words[words.index("--config") + 1])], [])
     assert train_config.credit.scheme == "last_token" and train_config.run.seed == train_config.task.seed == 3
     assert config.credit.scheme == "spans"
-    assert train_config.ppo.max_kl is None and config.ppo.max_kl is not None, "measured, however far it goes"
+    assert train_config.ppo.max_kl is None and config.ppo.max_kl is not None, "diverging runs are measured too"
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("ppo: {max_kl: 1.0, max_failed: 0.5}\n", encoding="utf-8")
     seed = seed_of(config, 4, str(recipe))
     ppo = seed.settings(seed.works["mine"]).ppo
-    assert (ppo.max_kl, ppo.max_failed) == (None, 1.0), "also where a recipe sets them"
+    assert (ppo.max_kl, ppo.max_failed) == (None, 1.0), "the limits of a recipe are ignored"
 
 
-def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_method_trains(
+def test_an_unfit_reward_model_ends_the_comparison_before_training(
     config: Config, commands: list[list[str]]
 ) -> None:
     alone = {"fit": True, "reasons": []}
@@ -297,7 +297,7 @@ def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_met
         place.parent.mkdir(parents=True)
         place.write_text(json.dumps(gate), encoding="utf-8")
     seeds = [seed_of(config, number, *names) for number in (3, 4)]
-    for _ in range(2):  # the verdict counts again where the reward model is done
+    for _ in range(2):  # also if the reward model is finished
         with pytest.raises(
             UserError, match=r"seed-4: scalar, text2grad: the reward model is not fit.*remove scalar"
         ):
@@ -308,7 +308,7 @@ def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_met
     opened = config.model_copy(update={"critic": config.critic.model_copy(update={"reward_model": model})})
     with pytest.raises(UserError, match="offline failed"):
         run_parallel([seed_of(opened, number, *names) for number in (3, 4)], 1)
-    assert {words[0] for words in commands[done:]} == {"train"}, "nothing that was made depends on the gate"
+    assert {words[0] for words in commands[done:]} == {"train"}, "the gate invalidates no finished work"
 
 
 def test_the_held_out_curve_of_each_seed(config: Config) -> None:
@@ -323,9 +323,7 @@ def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     assert by_method == {"scalar": [[point]]}
 
 
-def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
-    config: Config, commands: list[list[str]]
-) -> None:
+def test_interrupted_commands_resume_unless_settings_changed(config: Config, commands: list[list[str]]) -> None:
     seed = seed_of(config, 3, "sft", "offline")
     for _ in range(2):
         with pytest.raises(UserError, match="offline failed: out of luck"):
@@ -379,7 +377,7 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
     assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000) | 0 | 9 | 0 | 0 |" in table
 
 
-def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
+def test_the_plan_counts_the_remaining_commands(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
     extent = Extent.of(config.run.seed, 1)
     before = compare.plan_of(config, ["sft", "scalar"], extent)
     assert before["rollouts"] == config.ppo.steps * config.ppo.rollouts
@@ -392,7 +390,7 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
     assert (after["scalar"]["seconds"], after["grpo"]["seconds"]) == (30.0, None)
 
 
-def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
+def test_reflections_cost_is_counted_while_answering(config: Config) -> None:
     seed = seed_of(config, 0, "reflection")
     place = seed.folder / "evaluation" / "demo" / "sft_reflect.json"
     place.parent.mkdir(parents=True)
@@ -408,7 +406,7 @@ def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
     assert (cost["rollouts"], cost["sampled_tokens"], cost["critic_tokens"]) == (0, 7, 33)
 
 
-def test_compare_names_text2grad_below_scalar_ppo() -> None:
+def test_signs_warn_if_text2grad_is_below_scalar_ppo() -> None:
     def row(low: float, high: float) -> dict[str, object]:
         return {"difference": (low + high) / 2, "difference_interval": [low, high]}
 

@@ -1,5 +1,4 @@
-"""The lab's `compare` as a user runs it: every command of every method, one table, and nothing done
-twice."""
+"""The command `compare` end to end: all methods, one table, and no repeated work."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def compared(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.nightly
-def test_methods_are_compared_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_methods_are_compared_and_finished_work_is_not_repeated(tmp_path: Path) -> None:
     plan = json.loads(compared(tmp_path, "--plan").stdout.splitlines()[-1])
     assert plan["rollouts"] == 2 * 8 and not (tmp_path / "seed-0").exists()
     done = compared(tmp_path)

@@ -1,4 +1,4 @@
-"""What the experiments measure, on records and answers that are given."""
+"""Measurements of the experiments on fixed records and answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from text2grad_lab.experiments.options import recipe_of, refuse_other_recipe
 from text2grad_lab.paper import dense_cost
 
 
-def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
+def test_models_made_with_other_settings_are_refused(tmp_path: Path) -> None:
     def of(*words: str) -> Config:
         return load_config(find_config("demo"), [f"--run.folder={tmp_path}", *words])
 
@@ -55,7 +55,7 @@ def test_critics_of_taste_mark_what_they_like_and_dislike() -> None:
     ]
 
 
-def test_what_is_asked_about_is_held_out() -> None:
+def test_held_out_things_occur_in_no_other_split() -> None:
     task = tastes.Replies(TaskSettings(name="text2grad_lab.experiments.tastes:Replies", limit=60))
     things = {
         split: {example.meta["thing"] for example in task.examples(split)} for split in ("sft", "train", "heldout")
@@ -64,7 +64,7 @@ def test_what_is_asked_about_is_held_out() -> None:
     assert task.examples("train") == tastes.Replies(TaskSettings(name="tastes:Replies")).examples("train")
 
 
-def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
+def test_a_right_token_with_a_negative_advantage_has_the_wrong_sign() -> None:
     strip = {"response": "good bad", "starts": [0, 4], "ends": [4, 8], "advantage": [-2.0, -1.0], "failure": None}
     spans = (Span(start=0, end=4, label=1, text="good"), Span(start=5, end=8, label=-1, text="bad"))
     signed = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans, score=-1.0)))
@@ -87,7 +87,7 @@ def record(number: int, response: str, *quotes: str) -> Feedback:
     )  # fmt: skip
 
 
-def test_noise_is_in_the_spans_and_leaves_the_words(tmp_path: Path) -> None:
+def test_noise_changes_spans_but_not_critiques(tmp_path: Path) -> None:
     records = [record(n, "x = a + b", "a + b") for n in range(200)]
     flipped = annotation.records_of("flip_20", records, seed=0)
     assert 0.1 < annotation.altered_share(records, flipped) < 0.3
@@ -100,7 +100,7 @@ def test_noise_is_in_the_spans_and_leaves_the_words(tmp_path: Path) -> None:
     assert annotation.records_of("clean", records, seed=0) == records
 
 
-def test_an_irrelevant_critique_is_of_another_problem_and_keeps_the_quotes_that_are_here_too(
+def test_irrelevant_critiques_keep_only_quotes_of_the_response(
     tmp_path: Path,
 ) -> None:
     records = [record(n, f"y = {n} + 1; z", f"{n} + 1", "z") for n in range(40)]
@@ -119,14 +119,14 @@ def test_an_irrelevant_critique_is_of_another_problem_and_keeps_the_quotes_that_
 
 
 @pytest.mark.parametrize("arm", ["clean", "flip", "flip_x", "shuffle_10"])
-def test_only_noise_can_be_put_into_the_records_of_any_run(arm: str, tmp_path: Path) -> None:
+def test_change_accepts_only_noise_arms(arm: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"no noise '{arm}'"):
         annotation.change(str(tmp_path / "feedback.jsonl"), arm, str(tmp_path / "noisy.jsonl"), seed=0)
     with pytest.raises(SystemExit, match="No such file"):
         annotation.change(str(tmp_path / "none.jsonl"), "flip_10", str(tmp_path / "noisy.jsonl"), seed=0)
 
 
-def test_a_smaller_teacher_knows_less_and_says_less(tmp_path: Path) -> None:
+def test_weaker_teachers_see_less_and_report_less(tmp_path: Path) -> None:
     words = ["--task.limit=64", f"--run.folder={tmp_path}"]
     config = load_config(find_config("demo"), words)
     example = load_task(config.task).examples(feedback_split(config.task))[0]
@@ -176,11 +176,11 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     assert all(clean[0] != arm[0] and clean[1] == arm[1] for arm in changed)
     rows = (tmp_path / "results.jsonl").read_bytes()
     annotation.main()
-    assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing is run again
+    assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing was repeated
 
 
-def test_the_cost_of_a_label_for_every_word() -> None:
-    """Counted in what stands between white space; a failed record is left out."""
+def test_dense_cost_counts_tokens_of_both_formats() -> None:
+    """Tokens are words here; a failed record is left out."""
     span = Span(start=0, end=2, label=-1, text="It", reason="who?")
     prompt, source = (Message(role="user", content="Why?"),), Source(kind="llm")
     annotated = Feedback(
@@ -224,12 +224,12 @@ MAIL = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due on
         ("", -1.0),
     ],
 )
-def test_the_judge_of_replies_wants_what_was_asked_and_nothing_else(reply: str, score: float) -> None:
+def test_the_judge_rewards_replies_that_state_only_the_requested_fact(reply: str, score: float) -> None:
     assert own_data.score_reply(MAIL, reply) == pytest.approx(score)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_judge_agrees_with_remarks_whose_phrases_it_does_not_know(seed: int) -> None:
+def test_the_judge_agrees_with_comments_on_phrases_it_does_not_know(seed: int) -> None:
     rows = list(own_data.mails(seed))
     assert len({row["prompt"] for row in rows}) == own_data.RECORDS + own_data.HELDOUT
     for row in rows:
@@ -240,7 +240,7 @@ def test_the_judge_agrees_with_remarks_whose_phrases_it_does_not_know(seed: int)
 
 
 @pytest.mark.parametrize("start", ["sent", "corrected"])
-def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> None:
+def test_the_simulated_files_are_imported_completely(tmp_path: Path, start: str) -> None:
     own_data.write_files(tmp_path, 0, start)
     words = [
         "--task.data",

@@ -1,4 +1,4 @@
-"""Noise in spans: the share that was asked for, the same each time, nothing else touched."""
+"""Noise in spans: the requested share, reproducible, without other changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "the quick brown fox jumps over the lazy dog again and again"
 
 
 class EveryWord:
-    """Labels the words of a response good and poor in turns; the response `broken` fails."""
+    """A critic that labels words good and poor alternately and fails on the response `broken`."""
 
     source = Source(kind="program")
 
@@ -63,7 +63,7 @@ def plain() -> tuple[Span, ...]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
-def test_the_share_of_flipped_labels_is_the_one_asked_for(share: float) -> None:
+def test_the_share_of_flipped_labels_is_the_requested_one(share: float) -> None:
     critiques = noisy_critiques(noisy(kind="flip", share=share))
     flipped = [a.label != b.label for critique in critiques for a, b in zip(critique.spans, plain(), strict=True)]
     assert sum(flipped) / len(flipped) == pytest.approx(share, abs=0.03)
@@ -98,7 +98,7 @@ def test_noise_depends_on_the_response_and_the_seed_alone_and_is_counted(kind: s
     assert every.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
 
 
-def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() -> None:
+def test_a_span_of_the_complete_response_stays_and_overlap_is_inherited() -> None:
     critic = noisy(kind="displace", share=1.0)
     (critique,) = critic.critique([example("a")], ["word"])
     assert isinstance(critique, Critique) and critique.spans[0].text == "word"
@@ -108,7 +108,7 @@ def test_a_span_of_the_whole_response_stays_and_overlap_is_that_of_the_critic() 
     assert get_overlap(NoisyCritic(alone, NoiseSettings(), 0)) == "never"
 
 
-def test_the_command_line_chooses_the_noise() -> None:
+def test_the_command_line_selects_the_noise() -> None:
     config = load_config(find_config("demo"), ["--critic.kind", f"{CRITIC}:drop_20_of_reference"])
     with critic_factory(config) as factory, factory.open() as critic:
         pass
@@ -119,9 +119,8 @@ def test_the_command_line_chooses_the_noise() -> None:
             spec_of(f"{CRITIC}:{name}")
 
 
-def test_it_is_the_critic_it_disturbs_wherever_that_counts(tmp_path: Path) -> None:
-    """A run against a noisy reward model waits for the model, is refused where the model is unfit,
-    and resumes."""
+def test_a_noisy_reward_model_is_treated_as_a_reward_model(tmp_path: Path) -> None:
+    """Training needs the noisy model's file, and is refused if the model is unfit."""
     spec = spec_of(f"{CRITIC}:flip_10_of_reward_model")
     assert (spec.kind, spec.source, spec.reference_free) == ("reward_model", "reward_model", True)
     words = (

@@ -1,5 +1,4 @@
-"""BERTScore: the formula against a slow oracle and published scores, and a small encoder read in
-batches."""
+"""BERTScore: the formula against a slow oracle and published scores; batches of an encoder."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def encoded(states: Tensor, *weights: float) -> EncodedText:
 
 
 def slow(text: EncodedText, reference: EncodedText) -> tuple[float, float]:
-    """Every token's best cosine, one pair of tokens at a time."""
+    """Return precision and recall, computed one pair of tokens at a time."""
 
     def best(one: EncodedText, other: EncodedText) -> float:
         total = count = 0.0
@@ -51,15 +50,15 @@ def test_each_token_is_matched_with_the_most_similar_one() -> None:
     assert match.f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-6)
 
 
-def test_by_hand() -> None:
-    """Right angles: one token of two is found again, and the one token of the reference is."""
+def test_precision_and_recall_by_hand() -> None:
+    """Orthogonal states: one of two tokens has a match; the reference's only token has one."""
     text, reference = encoded(torch.tensor([[2.0, 0.0], [0.0, 3.0]])), encoded(torch.tensor([[5.0, 0.0]]))
     assert match_tokens(text, reference) == pytest.approx((0.5, 1.0, 2 / 3))
-    assert match_tokens(encoded(torch.ones(2, 2), 0, 0), reference) == (0, 0, 0), "nothing counts"
+    assert match_tokens(encoded(torch.ones(2, 2), 0, 0), reference) == (0, 0, 0), "all weights are 0"
 
 
 def test_published_scores_are_rescaled_as_published() -> None:
-    """The scores themselves need the weights of roberta-large, which is not tried here."""
+    """The scores themselves need the weights of roberta-large and are not computed."""
     expected = published("bertscore_expected", "bertscore_expected.json")
     _, baseline = MODELS["roberta-large"]
     for kind in ("no_idf", "idf"):
@@ -74,7 +73,7 @@ def test_published_scores_are_rescaled_as_published() -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random RoBERTa of three layers with a tokenizer of its kind."""
+    """A random RoBERTa of three layers with a RoBERTa tokenizer."""
     folder = tmp_path_factory.mktemp("roberta")
     tokenizer = ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -101,9 +100,8 @@ def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
     assert figures["bertscore_f1_rescaled"] is None
 
 
-def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
-    """ "cat" alone has the tokens of " cat" in a sentence: published scores of RoBERTa were made
-    so."""
+def test_the_first_word_has_the_tokens_of_a_later_one(model: Path) -> None:
+    """ "cat" alone has the tokens of " cat" in a sentence, as in RoBERTa's published scores."""
     encoder = Encoder(str(model))
     alone, inside = encoder.encode(["cat", "the cat"])
     assert int(inside.weights.sum()) - int(alone.weights.sum()) == 1
@@ -112,7 +110,7 @@ def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
 
 
 def test_rescaled_figures_name_layer_and_baseline(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Encoder(str(model)).name.endswith("layer 3, baseline none"), "the last"
+    assert Encoder(str(model)).name.endswith("layer 3, baseline none"), "the last layer"
     monkeypatch.setitem(MODELS, str(model), (2, (0.5, 0.5, 0.5)))
     encoder = Encoder(str(model))
     assert encoder.name.endswith("layer 2, baseline 0.5/0.5/0.5")
@@ -120,12 +118,12 @@ def test_rescaled_figures_name_layer_and_baseline(model: Path, monkeypatch: pyte
     assert figures["bertscore_f1"] == figures["bertscore_f1_rescaled"] == pytest.approx(0.5, abs=1e-5)
 
 
-def test_a_longer_text_is_cut_where_the_model_ends(model: Path) -> None:
+def test_long_texts_are_truncated_to_the_model_length(model: Path) -> None:
     encoder = Encoder(str(model))
     assert encoder.longest == 32
     assert len(encoder.encode(["rain " * 99])[0].weights) == 32
 
 
-def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+def test_an_encoder_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no encoder .*--bertscore"):
         Encoder(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The command `texts`: figures of finished answers, and mistakes."""
+"""The command `texts`: figures of finished answers, and user errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> tuple[object, ...]:
     return "--config", "demo", "--run.folder", tmp_path / "run", *task, *tiny
 
 
-def test_answers_of_an_evaluation_are_read(
+def test_answers_of_an_evaluation_are_measured(
     command: Command, tmp_path: Path, run: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Bert:

@@ -1,4 +1,4 @@
-"""Perplexity under a model, against plain passes over each text."""
+"""Perplexity under a model, against separate passes over each text."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ def slow(policy: Policy) -> float:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 9])
-def test_every_token_of_every_text_counts_as_much(policy: Policy, batch_size: int) -> None:
+def test_all_tokens_have_equal_weight(policy: Policy, batch_size: int) -> None:
     assert perplexity(policy, EXAMPLES, TEXTS, batch_size) == pytest.approx(slow(policy), rel=1e-5)
 
 
-def test_no_text_has_no_perplexity_and_a_long_one_is_refused(policy: Policy) -> None:
+def test_empty_texts_have_no_perplexity_and_long_ones_are_refused(policy: Policy) -> None:
     assert perplexity(policy, EXAMPLES[:2], ["", ""], 2) is None
     with pytest.raises(UserError, match="too long: '0'"):
         perplexity(policy, EXAMPLES[:1], ["rain " * 200], 1)
 
 
 def test_word_perplexities_of_lighteval() -> None:
-    """It counts the words of the query. Its other cases of perplexity follow from no
-    log-probability in them."""
+    """Lighteval counts the words of the query; its other cases contain no log-probabilities."""
     for case in published("lighteval_metric_cases", "word_perplexity.json")["test_cases"]:
         logp = sum(sum(response["logprobs"]) for response in case["model_responses"])
         words = sum(len(doc["query"].split()) for doc in case["docs"])

@@ -1,5 +1,4 @@
-"""The prompts of the paper, named `module:NAME`: what they ask for, what is sent, and what is
-read."""
+"""The prompts of the paper: requested keys, requests and parsed answers."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def prompt(name: str) -> Prompt:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_prompts_show_the_answer_once_and_ask_for_their_keys(name: str) -> None:
+def test_prompts_show_the_response_once_and_ask_for_their_keys(name: str) -> None:
     example = Example(id="1", prompt=(Message(role="user", content="QUESTION"),), reference="r")
     *_, last = messages = judge_messages(prompt(name).text, example, "RESPONSE </response>")
     text = "\n".join(message.content for message in messages)
@@ -51,16 +50,15 @@ def test_prompts_show_the_answer_once_and_ask_for_their_keys(name: str) -> None:
     assert list(schema["properties"]) == schema["required"] == KEYS[name]
 
 
-def test_a_name_that_is_no_prompt_is_refused() -> None:
+def test_unknown_prompts_are_refused() -> None:
     for name in ("text2grad_lab.prompts:dens", "text2grad_lab.prompts:WORDS", "no_such:prompt"):
         with pytest.raises(UserError, match=name):
             load_prompt(name)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_in_a_format_of_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked once, with its schema, and read again from the journal; people's words are still
-    anchored in z."""
+def test_answers_in_a_custom_format_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request with the schema, then the journal; human feedback is anchored in format z."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     human = json.dumps({"critique": "", "good_spans": ["one"], "poor_spans": []})
     answer = json.dumps(ANSWERS[name])
@@ -88,7 +86,7 @@ def test_an_answer_in_a_format_of_its_own(name: str, tmp_path: Path, monkeypatch
     server.close()
 
 
-def test_the_papers_keys_are_read_in_its_shapes() -> None:
+def test_the_papers_keys_and_formats_are_read() -> None:
     code = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"late": "why"}}'
     critique = parse_published(code, "The art fair is late.")
     assert isinstance(critique, Critique)

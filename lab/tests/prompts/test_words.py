@@ -1,4 +1,4 @@
-"""Dense answers: a label for every word, each checked against the word at its place."""
+"""Dense answers: a label for every word, checked against the response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = st.text(alphabet=st.sampled_from("ab \n.\"'{}[]<>/é\u3000"), max_size=30
 
 
 def words(*labels: object, score: object = None, **changes: str) -> str:
-    """The dense form for RESPONSE, with `changes` of some words."""
+    """Return the dense answer for RESPONSE, with some words replaced by `changes`."""
     listed = [[changes.get(word, word), label] for word, label in zip(RESPONSE.split(), labels, strict=False)]
     return json.dumps({"words": listed, "score": score})
 
@@ -39,12 +39,12 @@ def test_one_span_for_each_word_with_a_label() -> None:
     assert (critique.text, critique.score, critique.quotes.unmatched) == ("", -0.5, 0)
 
 
-def test_a_word_copied_with_the_marks_it_was_shown_with_is_found() -> None:
+def test_words_with_escapes_are_matched() -> None:
     critique = parse(words(0, 0, 0, -1, 0, **{"</response>": "<\\/response>"}))
     assert [span.text for span in critique.spans] == ["</response>"]
 
 
-def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
+def test_words_that_differ_have_no_label_and_are_counted() -> None:
     critique = parse(words(1, 0, -1, 0, -1, It="That", so="so"))
     assert [span.text for span in critique.spans] == ["not", "so."] and critique.lost == ("That",)
     assert critique.quotes.unmatched == 1
@@ -53,7 +53,7 @@ def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("label", ["1", "+1", " 1 ", 1.0])
-def test_a_label_in_quotes_is_a_label(label: object) -> None:
+def test_labels_may_be_quoted(label: object) -> None:
     assert parse(words(label, "0", "-1", 0, -1.0, score="-.5")) == parse(words(1, 0, -1, 0, -1, score=-0.5))
 
 
@@ -73,7 +73,7 @@ def test_a_label_in_quotes_is_a_label(label: object) -> None:
         (words(1, 0, 0, 0, 0, score=3), "the score is 3"),
     ],
 )
-def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, problem: str) -> None:
+def test_answers_without_a_label_for_every_word_are_failures(z: str, problem: str) -> None:
     failure = parse_words(z, RESPONSE)
     assert (
         isinstance(failure, Failure)
@@ -83,7 +83,7 @@ def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, problem: str) -
 
 
 @given(response=TEXT, data=st.data())
-def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.DataObject) -> None:
+def test_rendered_labels_are_parsed_back(response: str, data: st.DataObject) -> None:
     places = st.integers(0, max(0, len(response) - 1))
     drawn = data.draw(st.lists(st.tuples(places, places, st.sampled_from((1, -1))), max_size=3)) if response else []
     edges = [(min(a, b), max(a, b) + 1, label) for a, b, label in drawn]
@@ -99,7 +99,7 @@ def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.Data
     assert [(span.start, span.text, span.label) for span in critique.spans] == expected and not critique.lost
 
 
-def test_the_prompt_asks_for_what_is_read() -> None:
+def test_the_prompt_asks_for_the_parsed_format() -> None:
     shape = next(line for line in dense.text.splitlines() if line.startswith("{"))
     assert parse(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
     assert list(json.loads(dense.schema())["properties"]) == list(json.loads(words(0)))
@@ -110,7 +110,7 @@ def test_the_prompt_asks_for_what_is_read() -> None:
     ("response", "wrong"),
     [("苹果是红色的。", "红"), ("รายงานเสร็จวันจันทร์", "จันทร์"), ("Die Größe der Übung stimmt.", "Größe")],
 )
-def test_every_word_of_a_script_has_a_label(response: str, wrong: str) -> None:
+def test_scripts_without_spaces_have_labels(response: str, wrong: str) -> None:
     start = response.index(wrong)
     span = Span(start=start, end=start + len(wrong), label=-1, text=wrong)
     critique = parse(render_words(Critique(text="", spans=(span,)), response), response)
