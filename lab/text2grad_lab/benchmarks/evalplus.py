@@ -90,4 +90,4 @@ _TYPES: tuple[tuple[set[int], Callable[[list[Any]], list[Any]]], ...] = (
     ({252}, lambda arguments: [complex(arguments[0])]),
     ({580, 615, 791}, lambda arguments: [_deep_tuple(item) for item in arguments]),
 )
-"""By MBPP's task numbers (evalplus 0.3.1): how JSON's lists become what the function takes."""
+"""Conversions of arguments by MBPP's task numbers (evalplus 0.3.1)."""

@@ -1,9 +1,7 @@
-"""When an answer to an EvalPlus input counts as right; the head of every test module made from an
-EvalPlus task.
+"""Compare answers to EvalPlus inputs with the reference's, by the rules of evalplus 0.3.1.
 
-The text of this file runs beside the tests, so it needs nothing but the standard library. The rules
-are those of evalplus 0.3.1: equality, closeness for floats, and other readings of a few ambiguous
-questions.
+The rules are equality, a tolerance for floats, and exceptions for a few ambiguous questions. This
+file is copied into the test module of every EvalPlus task, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ FLOAT_TOLERANCE = 1e-6
 
 
 class Expected:
-    """What the reference gave for one input; equal to every answer that counts as right."""
+    """The reference's answer to one input; equal to every answer that counts as right."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -49,7 +47,7 @@ class Expected:
         return bool(got == self.value) or self.other_reading(got)
 
     def other_reading(self, got: Any) -> bool:
-        """Questions that can be understood in another way, too."""
+        """True if the answer fits another reading of an ambiguous question."""
         if self.name == "are_equivalent":
             return True
         if self.name == "sum_div":
@@ -67,25 +65,27 @@ class Expected:
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> float:
-    """c0 + c1 x + c2 x² + ..."""
+    """Return c0 + c1 x + c2 x² + ..."""
     return float(sum(c * x**power for power, c in enumerate(coefficients)))
 
 
 def all_floats(value: Any) -> bool:
-    """Whether a value is a float, or a list or tuple of nothing else."""
+    """True if a value is a float, or a list or tuple of floats."""
     if isinstance(value, list | tuple) and value:
         return all(isinstance(item, float) for item in value)
     return isinstance(value, float)
 
 
 def close(got: Any, expected: Any, tolerance: float) -> bool:
-    """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's
-    size."""
+    """True if types and lengths are equal and every number is within the tolerance."""
     return type(got) is type(expected) and within(got, expected, tolerance)
 
 
 def within(got: Any, expected: Any, tolerance: float) -> bool:
-    """Two numbers, or nested lists of them; infinities are near themselves."""
+    """True if numbers differ by at most `tolerance` + 1e-7 · |expected|; lists are nested.
+
+    Infinities equal themselves.
+    """
     if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
         return len(got) == len(expected) and all(
             within(a, b, tolerance) for a, b in zip(got, expected, strict=True)

@@ -1,1 +1,1 @@
-"""Experiments: what is learned from feedback, one module per question (README.md)."""
+"""Experiments on learning from feedback, one module per question (README.md)."""

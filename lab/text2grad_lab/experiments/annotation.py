@@ -7,10 +7,10 @@ on unchanged held-out records:
     clean             the records unchanged
     flip_20           20 % of the spans have the other label
     displace_20       20 % of the spans are moved elsewhere in the answer
-    irrelevant_20     20 % of the answers have the critique of an answer to another problem: its
-                      text, its verdict, and those of its quotes that occur in this answer too
+    irrelevant_20     20 % of the answers have the critique of an answer to another problem:
+                      text, verdict, and the quotes that also occur in this answer
     teacher_tests     a weaker teacher judges the same answers without the solution: it reports
-                      failing tests, and blames the line of a traceback or the whole program
+                      failing tests, and blames the line of a traceback or the complete program
     teacher_one_test  a weaker teacher runs only the first test, and praises answers that pass it
 
 Arms in --policies also train a policy against that reward model, for --steps steps. Rows in

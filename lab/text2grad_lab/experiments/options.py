@@ -1,4 +1,4 @@
-"""Options, settings and recorded results that experiments share."""
+"""Shared options, settings and recorded results of the experiments."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def row_once(results: Path, key: Row, make: Callable[[], Row]) -> Row:
 
 
 LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
-"""Sections that the SFT policy and the reward model do not depend on (`annotate.critic` judges what
-it learns)."""
+"""Sections that do not affect the SFT policy and the reward model, which learns from
+`annotate.critic`."""
 
 
 def recipe_of(config: Config, without: frozenset[str] = frozenset()) -> str:

@@ -29,6 +29,6 @@ class DocstringsTask(FunctionSummariesTask):
 
 
 def in_words(name: str) -> str:
-    """Return a name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
+    """Split a name into words: `HTTPServer.get_userName` -> `http server . get user name`."""
     parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
     return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)

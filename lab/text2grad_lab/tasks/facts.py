@@ -1,4 +1,4 @@
-"""A critic that compares a short report with the facts of a row: stated, invented, missing."""
+"""A program critic that compares a report with the facts of a row: stated, invented, missing."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TITLES: dict[Mark, str] = {"right": "Right", "wrong": "Wrong", "again": "Said tw
 
 
 class FieldsCritic:
-    """A critic that compares an answer with the JSON object in `example.reference`.
+    """Compares an answer with the JSON object in `example.reference`.
 
     Good spans are the values of right fields. Poor spans are the values of wrong fields, repeated
     or unexpected keys with their values, and places that are not JSON. Omissions are missing keys.
@@ -24,7 +24,7 @@ class FieldsCritic:
     among expected and extra ones; s is 0 if the answer is not JSON.
 
     Reasons name the kind of mistake (not in the text; another value of the text; a number instead
-    of text; a wrong date format), but never the right value: a reviser still has to read the text.
+    of text; a wrong date format), but not the right value, so that a revision needs the document.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ def _stripped(text: str, start: int, end: int | None = None) -> Place:
 
 
 def _read_members(text: str, at: int, members: list[Member]) -> int:
-    """Read the object that begins at `at` into `members`; return its end.
+    """Parse the object that begins at `at` into `members`; return its end.
 
     Raises:
         _Broken: it is not JSON.

@@ -1,4 +1,4 @@
-"""Splits of tasks with a few sorts of examples, a share of them held out."""
+"""Splits of tasks with a few kinds of examples, a share of them held out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ S = TypeVar("S")
 
 
 def sorts_of(split: Split, sorts: Sequence[S], name: str, settings: TaskSettings) -> tuple[list[S], int]:
-    """Return the sorts of a split, with `task.heldout_share` of them held out, and its size.
+    """Return the kinds of a split, with `task.heldout_share` of them held out, and its size.
 
-    `name` seeds the draw together with the task's seed.
+    `name` and the task's seed seed the draw.
     """
     drawn = [*sorts]
     random.Random(f"{settings.seed}/{name}").shuffle(drawn)

@@ -1,9 +1,8 @@
-"""Find the facts of a row that a short report states, and everything else that it claims.
+"""Find the facts of a row that a report states, and its other claims.
 
-A text fact is stated by one of its forms. A number is stated if it has the fact's value and is
-nearest to one of the fact's cues, with no other number between, so a list of numbers states
-nothing. Only the first `MOST` complete sentences count, and lines of `label: value` are not
-sentences.
+A text fact is stated by one of its forms. A number is stated if it has the fact's value and one of
+the fact's cues is the nearest cue, with no number in between, so a list of numbers states nothing.
+Only the first `MOST` complete sentences count; lines of `label: value` are not sentences.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ LONGEST = Decimal(10) ** 20
 class Number(NamedTuple):
     """A number in a text.
 
-    `precise` is the value of a unit in its last digit. A `free` number may be rounded further,
-    because it is hedged or in thousands. A `spelled` number is a word.
+    `precise` is the value of a unit in its last digit. A `free` number is hedged or in thousands
+    and may be rounded further. A `spelled` number is a word; a `plain` one has ASCII digits.
     """
 
     place: Place
@@ -81,7 +80,7 @@ class Number(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """A place in a report that states the fact `name`, or nothing."""
+    """A good span that states the fact `name`, or a poor span without a name."""
 
     place: Place
     label: Label

@@ -1,4 +1,4 @@
-"""Random values of documents, as written in a message and as expected in JSON."""
+"""Random values of documents, as text in a document and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS: dict[str, list[str]] = parse_yaml(
 
 
 class Value(NamedTuple):
-    """`written`: the characters in the message; `answer`: those in the JSON object."""
+    """A value as `text` in a document and as `answer` in the JSON object."""
 
     text: str
     answer: str
