@@ -55,7 +55,7 @@ def commands_of(file: Path) -> Iterator[list[str]]:
         shown = re.findall(
             r"^ {4}((?:\w+=\S+ )*(?:python \w+/|text2grad [a-z]).*(?:\n {8}.*)*)", text, flags=re.MULTILINE
         )
-        typed = [re.sub(r"[\[\]\n]", " ", usage) for usage in shown]
+        typed = [re.sub(r"\\\n|[\[\]\n]", " ", usage) for usage in shown]
     elif file.suffix == ".yaml":
         text = "\n".join(re.findall(r"# ?(.*)$", text, flags=re.MULTILINE))
         typed = [line for line in text.splitlines() if line.split()[:1] in ([name] for name in PROGRAMS)]

@@ -22,7 +22,7 @@ from text2grad.tasks.library import (
     split_docstring,
     words,
 )
-from text2grad_lab.tasks.docstrings import in_words
+from text2grad_lab.tasks.docstrings import split_identifier
 
 NAME = "text2grad_lab.tasks.docstrings:DocstringsTask"
 BODY = "Those without one are passed over, and the rest is sorted."
@@ -202,7 +202,7 @@ def test_a_folder_without_packages_is_refused(tmp_path: Path) -> None:
 
 def test_names_become_words_and_texts_are_truncated_between_words() -> None:
     spelled = {"get_user_name": "get user name", "HTTPServer.parseURL2": "http server . parse url 2", "_f": "f"}
-    assert {name: in_words(name) for name in spelled} == spelled
+    assert {name: split_identifier(name) for name in spelled} == spelled
     assert [shorten("one two three", room) for room in (7, 8, 13)] == ["one two", "one two", "one two three"]
 
 

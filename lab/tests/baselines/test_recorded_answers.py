@@ -20,7 +20,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.critics import CriticFactory
 from text2grad.stages.run_folder import RunFolder
 from text2grad_lab.baselines import imitate, reflect
-from text2grad_lab.baselines.imitate import Choice, chosen_answers, run_imitate
+from text2grad_lab.baselines.imitate import Choice, select_answers, run_imitate
 from text2grad_lab.baselines.refine import run_refine
 from text2grad_lab.baselines.reflect import Reflector, run_reflect
 from text2grad_lab.baselines.revision import revision_prompt
@@ -77,7 +77,7 @@ def test_the_best_answer_is_the_first_with_the_highest_passing_score() -> None:
     records = [*RECORDS[:3], *(record("c", text, score=score) for text, score in scores)]
 
     def responses(choice: Choice) -> list[str]:
-        return [answer.response for answer in chosen_answers(records, choice)]
+        return [answer.response for answer in select_answers(records, choice)]
 
     assert responses(Choice()) == ["so a", "c1", "c2", "c3"]
     assert responses(Choice(best=True)) == ["so a", "c2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from text2grad.feedback import Critique, Example, Message, Span
-from text2grad_lab.baselines.revision import Case, finds_nothing, refusal_of, revision_messages, revision_prompt
+from text2grad_lab.baselines.revision import Case, asks_no_change, refusal_of, revision_messages, revision_prompt
 
 PROMPT = revision_prompt().text
 QUESTION = Example(
@@ -66,4 +66,4 @@ def test_text_of_the_original_answer_does_not_count_as_leaked() -> None:
     ],
 )
 def test_critiques_without_complaints_ask_for_no_change(critique: Critique, nothing: bool) -> None:
-    assert finds_nothing(critique) is nothing
+    assert asks_no_change(critique) is nothing

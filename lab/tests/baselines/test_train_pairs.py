@@ -24,7 +24,7 @@ from text2grad_lab.baselines.pairs import (
     run_train_dpo,
     trainer_arguments,
 )
-from text2grad_lab.baselines.scalar import ScoreModel, run_train_scalar, whole_answers
+from text2grad_lab.baselines.scalar import ScoreModel, run_train_scalar, full_sequences
 from tiny_runs import tiny_model
 
 PAIRS = [
@@ -108,7 +108,7 @@ def test_the_loss_and_its_gradient_are_those_of_bradley_and_terry(config: Config
     policy, split = policy_and_pairs(config, pairs)
     model = ScoreModel(policy)
     torch.nn.init.normal_(model.head.map.weight, generator=torch.Generator().manual_seed(0))
-    rows = whole_answers(policy, split.train[:3])
+    rows = full_sequences(policy, split.train[:3])
     arguments = trainer_arguments(RewardConfig, config, PairSettings(), config.run.folder)
     model.config.num_labels = 1
     trainer = RewardTrainer(model=model, args=arguments, train_dataset=rows, processing_class=policy.tokenizer)

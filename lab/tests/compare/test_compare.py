@@ -20,7 +20,7 @@ from text2grad_lab.compare import seeds as running
 from text2grad_lab.compare.figures import over_problems
 from text2grad_lab.compare.methods import METHODS, SHARED, TRAINED, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, run_parallel
-from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
+from text2grad_lab.compare.tuning import Extent, tune_rates, tuning_seeds
 
 
 @pytest.fixture
@@ -231,7 +231,9 @@ def test_rates_are_tuned_equally_on_a_separate_seed(
         scores = {way: {"p": {"pass": rate}} for way, rate in ways.items()}
         (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
     extent = Extent.of(0, 3, tries=3)
-    factors = tuned(config, methods_of(["sft", "reflection", "scalar", "rejection"], config), extent, "pass", 2)
+    factors = tune_rates(
+        config, methods_of(["sft", "reflection", "scalar", "rejection"], config), extent, "pass", 2
+    )
     assert factors == {"scalar": 2.0, "rejection": 1.0}
     trained = {words[words.index("--name") + 1]: words for words in commands if "--name" in words}
     assert trained.keys() == {"scalar", "scalar_x2", "scalar_x0p5", "rejection", "rejection_x2", "rejection_x0p5"}
@@ -244,9 +246,9 @@ def test_rates_are_tuned_equally_on_a_separate_seed(
     scalar = methods_of(["scalar"], config)
     (last,) = compare.seeds_of(config, scalar, [0], factors)
     assert last.settings(last.works["scalar"]).ppo.lr == 2 * config.ppo.lr
-    assert tuned(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
+    assert tune_rates(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
     with pytest.raises(UsageError, match="both tuned on and reported"):
-        tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
+        tune_rates(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
 
 
 def test_dpos_default_rate_counts_as_unset() -> None:

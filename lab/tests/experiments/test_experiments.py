@@ -89,41 +89,43 @@ def record(number: int, response: str, *quotes: str) -> Feedback:
 
 def test_noise_changes_spans_but_not_critiques(tmp_path: Path) -> None:
     records = [record(n, "x = a + b", "a + b") for n in range(200)]
-    flipped = annotation.records_of("flip_20", records, seed=0)
+    flipped = annotation.training_records("flip_20", records, seed=0)
     assert 0.1 < annotation.altered_share(records, flipped) < 0.3
     assert {span.label for row in flipped for span in row.spans} == {1, -1}
     assert [row.critique for row in flipped] == [row.critique for row in records]
-    moved = annotation.records_of("displace_20", records, seed=0)
+    moved = annotation.training_records("displace_20", records, seed=0)
     write_jsonl(tmp_path / "moved.jsonl", moved)
     assert list(read_jsonl(tmp_path / "moved.jsonl", Feedback)) == moved  # every span still quotes its response
     assert {span.text for row in moved for span in row.spans} != {"a + b"}
-    assert annotation.records_of("clean", records, seed=0) == records
+    assert annotation.training_records("clean", records, seed=0) == records
 
 
 def test_irrelevant_critiques_keep_only_quotes_of_the_response(
     tmp_path: Path,
 ) -> None:
     records = [record(n, f"y = {n} + 1; z", f"{n} + 1", "z") for n in range(40)]
-    changed = annotation.records_of("irrelevant_20", records, seed=0)
+    changed = annotation.training_records("irrelevant_20", records, seed=0)
     hit = [(old, new) for old, new in zip(records, changed, strict=True) if old != new]
     assert len(hit) == 8 and annotation.altered_share(records, changed) == 0.2
     for old, new in hit:
         assert new.critique != old.critique and (new.id, new.response) == (old.id, old.response)
         assert "z" in [span.text for span in new.spans]
         assert all(new.response[span.start : span.end] == span.text for span in new.spans)
-    assert annotation.records_of("irrelevant_20", records, seed=1) != changed
+    assert annotation.training_records("irrelevant_20", records, seed=1) != changed
     source = tmp_path / "feedback.jsonl"
     write_jsonl(source, records)
-    annotation.change(str(source), "irrelevant_20", str(tmp_path / "noisy.jsonl"), seed=0)
+    annotation.write_noisy_records(str(source), "irrelevant_20", str(tmp_path / "noisy.jsonl"), seed=0)
     assert list(read_jsonl(tmp_path / "noisy.jsonl", Feedback)) == changed
 
 
 @pytest.mark.parametrize("arm", ["clean", "flip", "flip_x", "shuffle_10"])
 def test_change_accepts_only_noise_arms(arm: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"no noise '{arm}'"):
-        annotation.change(str(tmp_path / "feedback.jsonl"), arm, str(tmp_path / "noisy.jsonl"), seed=0)
+        annotation.write_noisy_records(str(tmp_path / "feedback.jsonl"), arm, str(tmp_path / "noisy.jsonl"), seed=0)
     with pytest.raises(SystemExit, match="No such file"):
-        annotation.change(str(tmp_path / "none.jsonl"), "flip_10", str(tmp_path / "noisy.jsonl"), seed=0)
+        annotation.write_noisy_records(
+            str(tmp_path / "none.jsonl"), "flip_10", str(tmp_path / "noisy.jsonl"), seed=0
+        )
 
 
 def test_weaker_teachers_see_less_and_report_less(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_weaker_teachers_see_less_and_report_less(tmp_path: Path) -> None:
         for response in (example.reference, wrong, "def f(xs):\n    return 0\n")
     ]
     for teacher, blamed, lucky in (("tests", wrong.strip(), -1.0), ("one_test", "not len(set(zs))", 1.0)):
-        right, poor, empty_alone = annotation.taught_by(annotation.TEACHERS[teacher], config, records)
+        right, poor, empty_alone = annotation.rejudge(annotation.TEACHERS[teacher], config, records)
         assert (right.score, poor.score, empty_alone.score) == (1.0, -1.0, lucky)
         assert poor.response == wrong and [span.text for span in poor.spans if span.label < 0] == [blamed]
     assert annotation.with_first_test(example).meta["tests"].count("def test") == 1
@@ -230,7 +232,7 @@ def test_the_judge_rewards_replies_that_state_only_the_requested_fact(reply: str
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_judge_agrees_with_comments_on_phrases_it_does_not_know(seed: int) -> None:
-    rows = list(own_data.mails(seed))
+    rows = list(own_data.make_mails(seed))
     assert len({row["prompt"] for row in rows}) == own_data.RECORDS + own_data.HELDOUT
     for row in rows:
         assert own_data.score_reply(row["prompt"], row["response"]) == pytest.approx(row["score"], abs=0.01)

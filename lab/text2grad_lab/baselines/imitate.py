@@ -81,7 +81,7 @@ def run_imitate(
     records, left_out = read_training_records(source, stage.run)
     if choice.revise:
         refuse_transcripts(records, "a refiner")
-    best_answers = chosen_answers(records, choice)
+    best_answers = select_answers(records, choice)
     if not best_answers:
         problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
         raise UserError(problem, "text2grad annotate gives scores; --above -1 takes the best anyway")
@@ -117,7 +117,7 @@ def revision_pairs(
     Raises:
         UserError: no prompt has both.
     """
-    best = {question(record): record.response for record in chosen_answers(good, Choice(best=True))}
+    best = {question(record): record.response for record in select_answers(good, Choice(best=True))}
     pairs = [
         Pair(case.example.id, tuple(revision_messages(prompt.text, case, chat.excess)), response)
         for case in cases_of(records)
@@ -128,7 +128,7 @@ def revision_pairs(
     return pairs
 
 
-def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
+def select_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
     """Return the answers that are good enough, in order; the first wins a tie for the best."""
     good = [record for record in records if record.score is not None and record.score > choice.above]
     if not choice.best:

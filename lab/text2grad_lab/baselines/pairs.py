@@ -201,10 +201,10 @@ def policy_and_pairs(config: Config, data: str) -> tuple[Policy, SplitPairs]:
         rows = dataset_of(policy, part)
         return [len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in rows]
 
-    return policy, fitting(pairs, tokens, policy.context)
+    return policy, drop_long_pairs(pairs, tokens, policy.context)
 
 
-def fitting(
+def drop_long_pairs(
     pairs: SplitPairs, tokens: Callable[[Sequence[Preference]], Sequence[int]], limit: int | None
 ) -> SplitPairs:
     """Return the pairs that fit into the context, and report the others.
@@ -212,12 +212,12 @@ def fitting(
     Truncated answers would teach the model to stop early.
     """
 
-    def short(data: Sequence[Preference]) -> list[Preference]:
+    def fitting(data: Sequence[Preference]) -> list[Preference]:
         return [pair for pair, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
 
-    train, heldout = short(pairs.train), short(pairs.heldout)
-    long = len(pairs.train) + len(pairs.heldout) - len(train) - len(heldout)
-    left_out = pairs.left_out + Counter({"too_long": long})
+    train, heldout = fitting(pairs.train), fitting(pairs.heldout)
+    too_long = len(pairs.train) + len(pairs.heldout) - len(train) - len(heldout)
+    left_out = pairs.left_out + Counter({"too_long": too_long})
     if left_out:
         words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
         print(f"left out of the pairs: {words}", file=sys.stderr)
@@ -234,7 +234,7 @@ def preference_data(config: Config, data: str) -> SplitPairs:
     Raises:
         UserError: all pairs are held out, or answers have several turns.
     """
-    pairs, heldout_file = read_pairs(data), heldout_beside(data)
+    pairs, heldout_file = read_pairs(data), heldout_companion(data)
     splits = splits_of_task(RunFolder.of(config))
     heldout_pairs = list(heldout_file.pairs) if heldout_file else []
     if any(isinstance(side, Transcript) for pair in pairs.pairs for side in (pair.chosen, pair.rejected)):
@@ -254,7 +254,7 @@ def preference_data(config: Config, data: str) -> SplitPairs:
     )
 
 
-def heldout_beside(data: str) -> Pairs | None:
+def heldout_companion(data: str) -> Pairs | None:
     """Return the held-out pairs that come with a file or hub data set."""
     path = Path(data)
     name, dot, endings = path.name.partition(".")

@@ -31,7 +31,7 @@ from text2grad.stages.train import read_training_records
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import question_key
 from text2grad_lab.baselines.records import refuse_transcripts
-from text2grad_lab.baselines.revision import Case, finds_nothing, refine_settings, revise, revision_prompt
+from text2grad_lab.baselines.revision import Case, asks_no_change, refine_settings, revise, revision_prompt
 
 ANSWER_KEYS = {*JUDGEMENT_KEYS, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
 """Keys of `meta` that describe the recorded answer, not the prompt."""
@@ -116,7 +116,7 @@ def cases_of(records: Sequence[Feedback]) -> list[Case]:
     return [
         Case(example_to_revise(record), record.response, critique)
         for record in records
-        if isinstance(critique := record.judgement(), Critique) and not finds_nothing(critique)
+        if isinstance(critique := record.judgement(), Critique) and not asks_no_change(critique)
     ]
 
 

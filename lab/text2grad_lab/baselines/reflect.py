@@ -31,7 +31,7 @@ from text2grad.stages.run_folder import (
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
 from text2grad.tasks.base import get_environment_factory
-from text2grad_lab.baselines.revision import Case, finds_nothing, refuse_informed_critic, revise, revision_prompt
+from text2grad_lab.baselines.revision import Case, asks_no_change, refuse_informed_critic, revise, revision_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class Reflector:
         for index, (example, judgement) in enumerate(zip(bare_examples, judgements, strict=True)):
             if isinstance(judgement, Failure):
                 self.counts.failed += 1
-            elif finds_nothing(judgement):
+            elif asks_no_change(judgement):
                 self.counts.let_stand += 1
             else:
                 assert isinstance(judgement, Critique)

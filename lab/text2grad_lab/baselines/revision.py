@@ -122,7 +122,7 @@ def refusal_of(revision: str, case: Case, prompt: str) -> Refusal:
     return "leaked" if tags or any(text in words and text not in before for text in texts) else ""
 
 
-def finds_nothing(critique: Critique) -> bool:
+def asks_no_change(critique: Critique) -> bool:
     """True if a critique asks for no change: no poor span, no omission, no negative verdict."""
     if critique.omissions or any(span.label < 0 for span in critique.spans):
         return False

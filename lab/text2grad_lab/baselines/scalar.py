@@ -171,11 +171,11 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
         trainer = RewardTrainer(
             model=model,
             args=trainer_arguments(RewardConfig, config, settings, stage.folder, max_grad_norm=0.0),
-            train_dataset=whole_answers(policy, pairs.train),
+            train_dataset=full_sequences(policy, pairs.train),
             processing_class=policy.tokenizer,
             optimizers=model.optimizers(settings, config.training, steps),
         )
-        metrics, figures = train_and_measure(trainer, whole_answers(policy, pairs.heldout), stage.folder)
+        metrics, figures = train_and_measure(trainer, full_sequences(policy, pairs.heldout), stage.folder)
         place = stage.folder / "policy"
         write_policy(policy, place)
         save_file(dict(model.head.state_dict()), str(place / HEAD_FILE))
@@ -183,7 +183,7 @@ def run_train_scalar(config: Config, data: str) -> PreferenceSummary:
     return summary_of(pairs, metrics, figures, stage.folder)
 
 
-def whole_answers(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
+def full_sequences(policy: Policy, pairs: Sequence[Preference]) -> Dataset:
     """Return prompts with answers as token ids in the columns of TRL's reward trainer."""
     sides = ("chosen_ids", "rejected_ids")
     rows = [{side: row["prompt_ids"] + row[side] for side in sides} for row in dataset_of(policy, pairs)]

@@ -47,7 +47,7 @@ def program_steps(program: Program, response: str) -> list[Place]:
     code = parse_code(program.code)
     extents = [code.extent_of(statement) for statement in code.statements()] if code else _lines(program.code)
     places = [program.place(start, end) for start, end in extents if end > start]
-    return list(_solid(response, _apart(places)))
+    return list(_stripped(response, _without_overlap(places)))
 
 
 def text_steps(text: str) -> list[Place]:
@@ -56,7 +56,7 @@ def text_steps(text: str) -> list[Place]:
     The rule is simple: a step also ends after an abbreviation.
     """
     edges = [0, *(match.end() for match in _BREAK.finditer(text)), len(text)]
-    return list(_solid(text, itertools.pairwise(edges)))
+    return list(_stripped(text, itertools.pairwise(edges)))
 
 
 def labelled_steps(steps: Sequence[Place], response: str, spans: Sequence[Span]) -> list[Span]:
@@ -75,7 +75,7 @@ def step_spans(spans: Sequence[Span]) -> list[Span]:
         span.start: span for span in sorted(spans, key=lambda span: (span.start, -span.label)) if span.label
     }
     steps = []
-    for start, end in _apart([(span.start, span.end) for span in by_start.values()]):
+    for start, end in _without_overlap([(span.start, span.end) for span in by_start.values()]):
         text = by_start[start].text[: end - start].rstrip()
         steps.append(by_start[start].model_copy(update={"end": start + len(text), "text": text}))
     return [span for span in steps if span.text]
@@ -88,7 +88,7 @@ def _lines(code: str) -> list[Place]:
     return [(start, end) for start, end in extents if end > start and code[start] != "#"]
 
 
-def _apart(places: Sequence[Place]) -> Iterator[Place]:
+def _without_overlap(places: Sequence[Place]) -> Iterator[Place]:
     """Yield sorted places, each truncated where the next starts.
 
     The header of a `match` includes its first case.
@@ -99,7 +99,7 @@ def _apart(places: Sequence[Place]) -> Iterator[Place]:
     yield from ordered[-1:]
 
 
-def _solid(text: str, places: Iterable[Place]) -> Iterator[Place]:
+def _stripped(text: str, places: Iterable[Place]) -> Iterator[Place]:
     """Yield non-blank places without surrounding whitespace."""
     for start, end in places:
         piece = text[start:end]

@@ -30,7 +30,7 @@ from text2grad.stages.run_folder import RunFolder, write_json
 from text2grad.stages.training import prepare_training
 from text2grad_lab.baselines.records import refuse_transcripts
 from text2grad_lab.baselines.steps import PROMPT, is_ultrafeedback, labelled_steps, step_spans, steps_of
-from text2grad_lab.baselines.units import TAGGER, UNITS_FILE, UnitKind, by_step
+from text2grad_lab.baselines.units import TAGGER, UNITS_FILE, UnitKind, label_steps
 
 UNINFORMED = {"random": "random_spans", "always": "always_poor"}
 RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]
@@ -145,7 +145,7 @@ def unit_cases(config: Config, units: UnitKind) -> list[SpanCase]:
     for record, case in heldout_cases(RewardModel.of(config)):
         if units == "steps":
             places = [(span.start, span.end) for span in record.spans]
-            predicted = by_step(case.predicted, places, record.response)
+            predicted = label_steps(case.predicted, places, record.response)
             case = case._replace(predicted=predicted, aligned=as_tokens(record.response, places))
         cases.append(case)
     return cases

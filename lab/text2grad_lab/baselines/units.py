@@ -31,13 +31,13 @@ TAGGER = {"kind": "tagger", "model": None, "score_head": False, "shared": False,
 
 
 class UnitModelSettings(Settings):
-    """`extra.unit_model`: the unit model as a critic, trained with `reward_model.training`."""
+    """`extra.unit_model`: the unit model as a critic; `reward_model.training` trains it."""
 
     units: UnitKind = Field(default="steps", description="the units the critic labels")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
-def by_step(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:
+def label_steps(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:
     """Return a span for every step with the label of its last labelled token, by default good."""
     if isinstance(judgement, Failure):
         return judgement
@@ -63,7 +63,7 @@ class StepCritic:
         """Judge all responses; failures are unchanged."""
         judgements = self.critic.critique(examples, responses)
         triples = zip(examples, responses, judgements, strict=True)
-        return [by_step(judgement, steps_of(example, text), text) for example, text, judgement in triples]
+        return [label_steps(judgement, steps_of(example, text), text) for example, text, judgement in triples]
 
 
 def model_folder(settings: UnitModelSettings, run: Path) -> Path:

@@ -44,7 +44,7 @@ def _question(id: str, question: str, options: list[Row], key: str) -> Example:
     return example.model_copy(update={"meta": {**example.meta, CHOICES: texts, ANSWER: answer}})
 
 
-def _of_the_hub(row: Row, id: str) -> Example:
+def _from_hub(row: Row, id: str) -> Example:
     choices = row["choices"]
     options = [
         {"label": label, "text": text} for label, text in zip(choices["label"], choices["text"], strict=True)
@@ -64,7 +64,7 @@ def _with_options(row: Row, id: str) -> Example:
 
 
 SHAPES = (
-    Shape("ARC on the hub", frozenset({"question", "choices", "answerKey"}), _of_the_hub),
+    Shape("ARC on the hub", frozenset({"question", "choices", "answerKey"}), _from_hub),
     Shape("ARC as published", frozenset({"question", "answerKey"}), _as_published),
     Shape("questions with options", frozenset({"question", "options", "answer"}), _with_options),
 )

@@ -17,7 +17,7 @@ ARC, MT_BENCH, ALPACA_EVAL = (
 HUMANEVAL = "text2grad_lab.benchmarks.programs:HumanEval"
 
 
-def on_task(stage: ConfiguredAsRun, name: str) -> Config:
+def load_on_task(stage: ConfiguredAsRun, name: str) -> Config:
     """Load the configuration with the benchmark `name` as its task.
 
     Settings of the configured task are dropped; those on the command line still apply.
@@ -41,7 +41,7 @@ class Choices(Stage, ConfiguredAsRun):
     target: str = argument(*TARGET)
 
     def work(self) -> Work:
-        config = on_task(self, ARC)
+        config = load_on_task(self, ARC)
         from text2grad_lab.benchmarks.choices import run_choices
 
         return Work(partial(run_choices, config, self.target))
@@ -63,7 +63,7 @@ class MTBench(Stage, ConfiguredAsRun):
     answers: Path | None = option("--answers FILE", ANSWERS)
 
     def work(self) -> Work:
-        config = on_task(self, MT_BENCH)
+        config = load_on_task(self, MT_BENCH)
         from text2grad_lab.benchmarks.mt_bench_run import run_mt_bench, run_mt_bench_answers
 
         if self.answers is not None:
@@ -87,7 +87,7 @@ class Alpaca(Stage, ConfiguredAsRun):
     def work(self) -> Work:
         from text2grad_lab.benchmarks.alpaca import run_alpaca
 
-        return Work(partial(run_alpaca, on_task(self, ALPACA_EVAL), self.target, self.out))
+        return Work(partial(run_alpaca, load_on_task(self, ALPACA_EVAL), self.target, self.out))
 
 
 @command("samples")
@@ -106,7 +106,7 @@ class Samples(Stage, ConfiguredAsRun):
     task: str = option("--task CLASS", "The task with the tests, as module:Class.", HUMANEVAL)
 
     def work(self) -> Work:
-        config = on_task(self, self.task)
+        config = load_on_task(self, self.task)
         from text2grad_lab.benchmarks.samples import run_samples
 
         return Work(partial(run_samples, config, self.samples))

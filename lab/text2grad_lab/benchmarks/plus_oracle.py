@@ -14,7 +14,7 @@ AS_SETS = {
     *("similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly"),
     *("larg_nnum", "intersection_array", "find_dissimilar", "Diff"),
 }
-IS_SOMETHING = {"check_str", "text_match_three", "text_starta_endb"}
+MATCH_OR_NONE = {"check_str", "text_match_three", "text_starta_endb"}
 FLOAT_TOLERANCE = 1e-6
 
 
@@ -41,9 +41,9 @@ class Expected:
     def _mbpp(self, got: Any) -> bool:
         if self.name in AS_SETS:
             return set(got) == set(self.value)
-        if self.name in IS_SOMETHING:
-            something = self.value is not None
-            return bool(something == (got if isinstance(got, bool) else got is not None))
+        if self.name in MATCH_OR_NONE:
+            has_match = self.value is not None
+            return bool(has_match == (got if isinstance(got, bool) else got is not None))
         return bool(got == self.value) or self.other_reading(got)
 
     def other_reading(self, got: Any) -> bool:

@@ -19,7 +19,7 @@ from text2grad_lab.compare.curves import curves_of, draw_curves, rollout_shares
 from text2grad_lab.compare.figures import collapsed, rows_of, signs_of, table_of, times_of
 from text2grad_lab.compare.methods import Methods, methods_of, works_of
 from text2grad_lab.compare.seeds import Seed, run_parallel
-from text2grad_lab.compare.tuning import Extent, tuned, tuning_seeds
+from text2grad_lab.compare.tuning import Extent, tune_rates, tuning_seeds
 
 SETTINGS = "compare.yaml"
 """The settings of a comparison, in its folder."""
@@ -47,7 +47,7 @@ def run_compare(
     methods, measure = methods_of(names, config), measure_of(config, measure_name)
     root = config.run.folder
     write_atomically(root / SETTINGS, dump_config(config, only_set=True))
-    factors = tuned(config, methods, extent, measure, at_once)
+    factors = tune_rates(config, methods, extent, measure, at_once)
     seeds = seeds_of(config, methods, extent.seeds, factors)
     run_parallel(seeds, at_once)
     figures: dict[str, Any] = {

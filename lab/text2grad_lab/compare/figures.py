@@ -29,7 +29,7 @@ from text2grad_lab.compare.seeds import Seed
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
-"""Sampling at the best temperature, measured only with `evaluate.temperatures`."""
+"""Sampling at the best of `evaluate.temperatures`; measured only if several are set."""
 REFLECTED = "sft_reflect"
 """The name of the reflecting policy in results."""
 MODELS = ("policy", "critic")
@@ -110,7 +110,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
     `SPENT` and `seconds` belong to the method alone, `shared_*` to shared work; `peak_mb` is the
     maximum over all commands.
     """
-    works = seeds[0].with_those_before(f"evaluate {name}")
+    works = seeds[0].with_prerequisites(f"evaluate {name}")
     results = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
 

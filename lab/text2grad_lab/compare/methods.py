@@ -26,12 +26,12 @@ class Work:
 
     Attributes:
         words: the command line.
-        recipe: a configuration file laid over the configuration.
-        after: the works that have to be done first.
+        recipe: a configuration file that overrides the configuration.
+        after: the works that must finish first.
         reads: the sections that it depends on, besides `COMMON` and those of earlier works.
         rate: the setting that is tuned, multiplied by `factor`.
         restart: true if the command has --restart.
-        settings: options laid over the recipe.
+        settings: options that override the recipe.
     """
 
     words: tuple[str, ...]
@@ -43,7 +43,7 @@ class Work:
     restart: bool = True
     settings: tuple[str, ...] = ()
 
-    def laid_over(self, config: Config) -> Config:
+    def configure(self, config: Config) -> Config:
         """Return the configuration with the work's recipe and settings."""
         return with_recipe(config, self.recipe, self.settings) if self.recipe or self.settings else config
 
@@ -83,7 +83,7 @@ def ppo_run(name: str, recipe: str = "") -> Work:
     return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo", "extra"), "ppo.lr")
 
 
-def _imitating(name: str, records: str, after: str) -> Work:
+def _imitation(name: str, records: str, after: str) -> Work:
     words = ("imitate", records, "--name", name, "--best")
     return Work(words, after=(after,), reads=("sft",), rate="sft.lr")
 
@@ -106,8 +106,8 @@ TRAINED = {
         ("offline", "credit"),
         "offline.lr",
     ),
-    "rejection": _imitating("rejection", FEEDBACK, "annotate"),
-    "ilf": _imitating("ilf", REFINED, "refine"),
+    "rejection": _imitation("rejection", FEEDBACK, "annotate"),
+    "ilf": _imitation("ilf", REFINED, "refine"),
 }
 """The command of each method that trains a policy, which is named after the method. A PPO run also
 waits for the model of its critic, if any (`methods_of`)."""
@@ -161,7 +161,10 @@ def methods_of(names: Sequence[str], config: Config) -> Methods:
     if REFLECTION in works:
         refuse_informed_critic(config)
     order = [name for name in {**METHODS, **works} if name in works]
-    return {name: works[name] if works[name] is NOTHING else fitted(name, works[name], config) for name in order}
+    return {
+        name: works[name] if works[name] is NOTHING else with_critic_model(name, works[name], config)
+        for name in order
+    }
 
 
 def method_of(method: str) -> tuple[str, Work]:
@@ -189,14 +192,14 @@ def method_of(method: str) -> tuple[str, Work]:
     return run, replace(work, words=words, settings=tuple(f"--{setting}" for setting in settings))
 
 
-def fitted(name: str, work: Work, config: Config) -> Work:
+def with_critic_model(name: str, work: Work, config: Config) -> Work:
     """Return the work of a method with the model of its critic as a prerequisite.
 
     Raises:
         UsageError: its recipe does not fit the configuration.
     """
     try:
-        settings = work.laid_over(config)
+        settings = work.configure(config)
     except ValidationError as error:
         explained = explain(error)
         raise UsageError(f"{name}: {explained.problem}", explained.cure or "change or remove it") from None
@@ -230,7 +233,7 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
             add(method, replace(work, factor=(factors or {}).get(method, 1.0)))
         for needed in WITHOUT_TRAINING.get(method, ()):
             add(needed, SHARED[needed])
-    return {**ordered, **{f"evaluate {method}": measuring(method) for method in methods}}
+    return {**ordered, **{f"evaluate {method}": evaluation_work(method) for method in methods}}
 
 
 def is_shared(name: str) -> bool:
@@ -238,7 +241,7 @@ def is_shared(name: str) -> bool:
     return name in SHARED or name == IMPORT
 
 
-def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
+def with_imported_feedback(works: Mapping[str, Work]) -> dict[str, Work]:
     """Return the works with people's feedback, copied from the run, instead of annotations."""
     copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
 
@@ -251,7 +254,7 @@ def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
     }
 
 
-def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
+def tuning_works(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
     """Return the works of a tuning seed: every method with a rate, at each factor."""
     tuned = tunable(methods)
     ordered = works_of(tuned)
@@ -260,7 +263,7 @@ def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
             name = run_name(method, factor)
             words = tuple(name if word == method else word for word in work.words)
             ordered[name] = replace(work, words=words, factor=factor)
-            ordered[f"evaluate {name}"] = measuring(name)
+            ordered[f"evaluate {name}"] = evaluation_work(name)
     return ordered
 
 
@@ -274,7 +277,7 @@ def run_name(method: str, factor: float) -> str:
     return method if factor == 1.0 else f"{method}_x" + f"{factor:g}".replace(".", "p")
 
 
-def measuring(policy: str) -> Work:
+def evaluation_work(policy: str) -> Work:
     """Return the command that measures a method's policy."""
     reads = ("evaluate", "critic")
     if policy == REFLECTION:

@@ -17,14 +17,14 @@ from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
 from text2grad.stages.run_folder import IMPORTED, RunFolder, write_atomically, write_json
-from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
+from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, with_imported_feedback
 
 DONE = "done"
 """The folder of a seed with a record of every command that has succeeded."""
-UNREAD = {"run": {"folder", "threads", "loggers"}}
-UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
+WITHOUT_EFFECT = {"run": {"folder", "threads", "loggers"}}
+NEVER_STOP = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
-"""A setting that, like `UNREAD`, affects no result."""
+"""A setting that, like `WITHOUT_EFFECT`, affects no result."""
 
 
 class Seed:
@@ -38,7 +38,7 @@ class Seed:
         self.imported = RunFolder.of(config).feedback_file
         values: dict[str, Any] = {"run.seed": number, "run.folder": folder, "task.seed": number}
         if config.task.data == IMPORTED:
-            values["task.data"], works = str(self.imported), on_imported(works)
+            values["task.data"], works = str(self.imported), with_imported_feedback(works)
         self.config = with_values(config, values)
         self.folder, self.number, self.works = folder, number, works
 
@@ -58,21 +58,21 @@ class Seed:
         work = self.works[name]
         sections = {*COMMON, *work.reads}
         settings = with_values(self.settings(work), {GATE: True}).model_dump_json(
-            include=sections, exclude=UNREAD, exclude_defaults=True
+            include=sections, exclude=WITHOUT_EFFECT, exclude_defaults=True
         )
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 
-    def with_those_before(self, name: str) -> dict[str, Work]:
+    def with_prerequisites(self, name: str) -> dict[str, Work]:
         """Return a work and its prerequisites by name."""
         works: dict[str, Work] = {}
         for earlier in self.works[name].after:
-            works |= self.with_those_before(earlier)
+            works |= self.with_prerequisites(earlier)
         return {**works, name: self.works[name]}
 
     def settings(self, work: Work) -> Config:
         """Return the configuration of a work, with its recipe and its scaled rate."""
-        settings = with_values(work.laid_over(self.config), {**UNSTOPPED, "run.threads": 1})
+        settings = with_values(work.configure(self.config), {**NEVER_STOP, "run.threads": 1})
         return _scale(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:

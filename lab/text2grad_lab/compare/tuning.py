@@ -17,7 +17,7 @@ from text2grad.errors import UsageError
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import write_json
 from text2grad_lab.compare.figures import BEST, scores_of
-from text2grad_lab.compare.methods import Methods, run_name, trying, tunable
+from text2grad_lab.compare.methods import Methods, run_name, tuning_works, tunable
 from text2grad_lab.compare.seeds import Seed, run_parallel
 
 FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
@@ -52,11 +52,11 @@ def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]
     if unset := sorted({work.rate for work in tunable(methods).values() if not is_set(config, work.rate)}):
         raise UsageError(f"{unset[0]} is not set, so there is no rate to try multiples of", f"--{unset[0]} RATE")
     unwatched = with_values(config, {"ppo.heldout_every": None})
-    works, root = trying(methods, extent.factors), config.run.folder
+    works, root = tuning_works(methods, extent.factors), config.run.folder
     return [Seed(unwatched, number, root / f"tuning-{number}", works) for number in extent.tuning_seeds]
 
 
-def tuned(config: Config, methods: Methods, extent: Extent, measure: str, at_once: int) -> dict[str, float]:
+def tune_rates(config: Config, methods: Methods, extent: Extent, measure: str, at_once: int) -> dict[str, float]:
     """Run missing tries, write `tuning.json`, and return the best factor of every method."""
     seeds = tuning_seeds(config, methods, extent)
     if not seeds:

@@ -54,9 +54,9 @@ from text2grad.stages.training import prepare_training
 from text2grad.tasks.base import feedback_split
 from text2grad_lab.experiments.noisy_critic import NoiseSettings, noisy_spans
 from text2grad_lab.experiments.options import (
-    LATER,
+    DOWNSTREAM,
     Row,
-    configured,
+    load_preset,
     experiment_parser,
     recipe_of,
     refuse_other_recipe,
@@ -75,9 +75,9 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     if args.change:
         source, arm, target = args.change
-        change(source, arm, target, args.seeds[0])
+        write_noisy_records(source, arm, target, args.seeds[0])
         return
-    rows = [row for seed in args.seeds for row in of_seed(args, seed, arms_of(args))]
+    rows = [row for seed in args.seeds for row in run_seed(args, seed, arms_of(args))]
     print(json.dumps(summary(rows)))
 
 
@@ -99,7 +99,7 @@ def arms_of(args: argparse.Namespace) -> list[str]:
     return [CLEAN, *noise, *teachers]
 
 
-def change(source: str, arm: str, target: str, seed: int) -> None:
+def write_noisy_records(source: str, arm: str, target: str, seed: int) -> None:
     """Write the records of a file with the noise of an arm.
 
     Raises:
@@ -109,28 +109,28 @@ def change(source: str, arm: str, target: str, seed: int) -> None:
     if kind not in KINDS or not percent.isdecimal():
         raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and a percentage: flip_10)")
     try:
-        write_jsonl(Path(target), records_of(arm, list(read_jsonl(Path(source), Feedback)), seed))
+        write_jsonl(Path(target), training_records(arm, list(read_jsonl(Path(source), Feedback)), seed))
     except UserError as error:
         raise SystemExit(f"error: {error}") from error
 
 
-def of_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
+def run_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of one seed: its reward models, then its policies."""
     start = config_of(args, seed, SFT)
     prepare(start)
     for arm in arms:
         config = config_of(args, seed, arm)
-        yield measured(args.out, "reward_model", seed, arm, config, start)
+        yield measure_once(args.out, "reward_model", seed, arm, config, start)
     trained = [arm for arm in arms if arm in args.policies]
     for arm in [SFT, *trained] if trained else []:
-        yield measured(args.out, "policy", seed, arm, config_of(args, seed, arm), start)
+        yield measure_once(args.out, "policy", seed, arm, config_of(args, seed, arm), start)
 
 
 def config_of(args: argparse.Namespace, seed: int, arm: str) -> Config:
     """Return the demo's configuration with a separate run folder for an arm."""
     folder = args.out / f"seed-{seed}-{arm}"
     words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": args.steps}
-    return configured("demo", words, args.set)
+    return load_preset("demo", words, args.set)
 
 
 def prepare(config: Config) -> None:
@@ -142,38 +142,36 @@ def prepare(config: Config) -> None:
         run_annotate(config)
 
 
-def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
+def measure_once(out: Path, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
     """Return the recorded row with the same settings, or a new one."""
     results = out / "results.jsonl"
-    unread = LATER if what == "reward_model" else frozenset()
+    unread = DOWNSTREAM if what == "reward_model" else frozenset()
     key = {"what": what, "seed": seed, "arm": arm, "recipe": recipe_of(config, unread)}
 
     def make() -> Row:
         before = sum(os.times()[:4])
-        row = reward_model(config, arm, start) if what == "reward_model" else policy(config, arm)
+        row = measure_reward_model(config, arm, start) if what == "reward_model" else measure_policy(config, arm)
         return row | {"cpu_seconds": round(sum(os.times()[:4]) - before, 1)}
 
     return row_once(results, key, make)
 
 
-def reward_model(config: Config, arm: str, start: Config) -> Row:
+def measure_reward_model(config: Config, arm: str, start: Config) -> Row:
     """Train a reward model on the records of an arm; return its rates on held-out records."""
     refuse_other_recipe(config)
     records = list(read_jsonl(start.run.folder / TRAIN, Feedback))
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
     if arm.startswith(TEACHER):
-        changed = taught_by(TEACHERS[arm.removeprefix(TEACHER)], config, records)
+        changed = rejudge(TEACHERS[arm.removeprefix(TEACHER)], config, records)
     else:
-        changed = records_of(arm, records, config.run.seed)
+        changed = training_records(arm, records, config.run.seed)
     write_jsonl(config.run.folder / TRAIN, changed)
     shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
     train_reward_model(prepare_training(config, "reward_model", "reward_model", "restart", "reward model"))
-    return {"records": len(changed), "altered": altered_share(records, changed), **rates(config)}
+    return {"records": len(changed), "altered": altered_share(records, changed), **span_rates(config)}
 
 
-def taught_by(
-    transform: Callable[[Example], Example], config: Config, records: Sequence[Feedback]
-) -> list[Feedback]:
+def rejudge(transform: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
     """Return the answers judged by a program critic that sees the transformed problems."""
     task = RunFolder.of(config).task()
     examples = {example.id: transform(example) for example in task.examples(feedback_split(config.task))}
@@ -199,29 +197,30 @@ def with_first_test(example: Example) -> Example:
 TEACHERS: dict[str, Callable[[Example], Example]] = {"tests": without_solution, "one_test": with_first_test}
 
 
-def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
+def training_records(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
     """Return the training records of an arm."""
     if arm == CLEAN:
         return list(records)
     kind, _, percent = arm.partition("_")
     share = int(percent) / 100
     if kind == "irrelevant":
-        return irrelevant(records, share, seed)
+        return swap_critiques(records, share, seed)
     noise = NoiseSettings.model_validate({"kind": kind, "share": share})
     return [record.model_copy(update={"spans": tuple(noisy_spans(record, noise, seed))}) for record in records]
 
 
-def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
+def swap_critiques(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
     """Return the records, a share of them with the critique of an answer to another problem."""
     rng = random.Random(f"{seed}/irrelevant")
     altered = set(rng.sample(range(len(records)), round(share * len(records))))
     with_critique = [record for record in records if record.error is None]
     return [
-        with_critique_of(record, with_critique, rng) if n in altered else record for n, record in enumerate(records)
+        with_other_critique(record, with_critique, rng) if n in altered else record
+        for n, record in enumerate(records)
     ]
 
 
-def with_critique_of(record: Feedback, candidates: Sequence[Feedback], rng: random.Random) -> Feedback:
+def with_other_critique(record: Feedback, candidates: Sequence[Feedback], rng: random.Random) -> Feedback:
     """Return a record with the critique of another answer.
 
     Spans are placed at the first occurrence of their quotes; those without one are removed.
@@ -247,13 +246,13 @@ def _content(record: Feedback) -> tuple[object, ...]:
     return record.response, record.critique, record.score, record.spans
 
 
-def rates(config: Config) -> Row:
+def span_rates(config: Config) -> Row:
     """Measure the spans that a reward model marks on held-out records."""
     report = span_report([case for _, case in heldout_cases(RewardModel.of(config))])
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 
-def policy(config: Config, arm: str) -> Row:
+def measure_policy(config: Config, arm: str) -> Row:
     """Train a policy with the reward model of its arm in the loop, and measure it by the tests."""
     if arm != SFT:
         run_train(config, "text2grad", "restart")

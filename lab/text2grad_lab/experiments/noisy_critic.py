@@ -59,7 +59,7 @@ class NoisyCritic:
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Return the other critic's judgements with altered spans."""
         judgements = self.critic.critique(examples, responses)
-        return [self._disturbed(*item) for item in zip(examples, responses, judgements, strict=True)]
+        return [self._add_noise(*item) for item in zip(examples, responses, judgements, strict=True)]
 
     @property
     def tokens(self) -> float:
@@ -72,10 +72,10 @@ class NoisyCritic:
         self._spans = self._altered = 0
         return values
 
-    def _disturbed(self, example: Example, response: str, judgement: Judgement) -> Judgement:
+    def _add_noise(self, example: Example, response: str, judgement: Judgement) -> Judgement:
         if not isinstance(judgement, Critique):
             return judgement
-        drawn = list(_drawn(judgement.spans, example.id, response, self.settings, self.seed))
+        drawn = list(_noisy(judgement.spans, example.id, response, self.settings, self.seed))
         self._spans += len(drawn)
         self._altered += sum(replacement != span for span, replacement in zip(judgement.spans, drawn, strict=True))
         return judgement.model_copy(update={"spans": tuple(span for span in drawn if span is not None)})
@@ -83,20 +83,20 @@ class NoisyCritic:
 
 def noisy_spans(record: Feedback, settings: NoiseSettings, seed: int) -> list[Span]:
     """Return the spans of a record with the noise of `NoisyCritic`."""
-    drawn = _drawn(record.spans, record.id, record.response, settings, seed)
+    drawn = _noisy(record.spans, record.id, record.response, settings, seed)
     return [span for span in drawn if span is not None]
 
 
-def _drawn(
+def _noisy(
     spans: Sequence[Span], id: str, response: str, settings: NoiseSettings, seed: int
 ) -> Iterator[Span | None]:
     rng = random.Random(f"{seed}/{id}/{response}")
     for span in spans:
-        selected, replacement = rng.random() < settings.share, altered(span, response, settings.kind, rng)
+        selected, replacement = rng.random() < settings.share, alter(span, response, settings.kind, rng)
         yield replacement if selected else span
 
 
-def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:
+def alter(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:
     """Return the span with the other label (`flip`), moved (`displace`), or None (`drop`)."""
     if kind == "drop":
         return None

@@ -29,7 +29,7 @@ BASELINES = "text2grad_lab:baselines"
 """The recipe with the rates of the baselines for each task."""
 
 
-def configured(task: str, settings: Mapping[str, object], overrides: Sequence[str] = ()) -> Config:
+def load_preset(task: str, settings: Mapping[str, object], overrides: Sequence[str] = ()) -> Config:
     """Return a task's preset with the rates of the baselines, settings, and overrides."""
     preset = find_config(task if task in preset_names() else f"text2grad_lab:{task}")
     words = [f"--{key}={value}" for key, value in settings.items()] + [f"--{setting}" for setting in overrides]
@@ -54,7 +54,7 @@ def row_once(results: Path, key: Row, make: Callable[[], Row]) -> Row:
     return row
 
 
-LATER = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
+DOWNSTREAM = frozenset({"ppo", "offline", "credit", "critic", "extra", "evaluate"})
 """Sections that do not affect the SFT policy and the reward model, which learns from
 `annotate.critic`."""
 
@@ -71,7 +71,7 @@ def refuse_other_recipe(config: Config) -> None:
     Raises:
         SystemExit: they were made with another recipe.
     """
-    recipe_file, recipe = config.run.folder / "recipe.txt", recipe_of(config, LATER)
+    recipe_file, recipe = config.run.folder / "recipe.txt", recipe_of(config, DOWNSTREAM)
     recorded = recipe_file.read_text(encoding="utf-8") if recipe_file.is_file() else recipe
     if recorded != recipe:
         raise SystemExit(f"the models in {recipe_file.parent} were made with other settings: choose another --out")

@@ -66,7 +66,7 @@ def options() -> argparse.Namespace:
 # The person's two files
 
 
-def mails(seed: int) -> Iterator[Row]:
+def make_mails(seed: int) -> Iterator[Row]:
     """Yield mails with sent replies and the person's comments; the last `HELDOUT` are held out."""
     draw = random.Random(seed)
     questions = [(topic, thing) for topic in PHRASES["topics"] for thing in PHRASES["things"]]
@@ -76,19 +76,19 @@ def mails(seed: int) -> Iterator[Row]:
         notes = topic["answer"].format(thing=thing, fact=fact)
         question = topic["question"].format(thing=thing)
         prompt = f'Mail from {sender}: "{question}"\nYour notes: {notes}\nWrite the reply.'
-        yield {"prompt": prompt, "fact": fact, "corrected": notes} | reply(draw, notes)
+        yield {"prompt": prompt, "fact": fact, "corrected": notes} | make_reply(draw, notes)
 
 
-def reply(draw: random.Random, notes: str) -> Row:
+def make_reply(draw: random.Random, notes: str) -> Row:
     """Return a reply with up to three faults, its good and poor quotes, a critique and a score."""
     kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
     quotes = {kind: draw.choice(FAULTS[kind]["quotes"]) for kind in kinds}
     hedge = quotes.get("hedge", "")
     good = notes if not hedge or notes.split()[0] in PHRASES["facts"]["people"] else notes[0].lower() + notes[1:]
     sentences = [quote for kind, quote in quotes.items() if kind != "hedge"]
-    sentences.insert(draw.randint(0, len(sentences)), capital(f"{hedge} {good}".strip()))
+    sentences.insert(draw.randint(0, len(sentences)), capitalise(f"{hedge} {good}".strip()))
     remarks = [
-        (capital(quote) if kind == "hedge" else quote, FAULTS[kind]["why"]) for kind, quote in quotes.items()
+        (capitalise(quote) if kind == "hedge" else quote, FAULTS[kind]["why"]) for kind, quote in quotes.items()
     ]
     return {
         "response": " ".join(sentences),
@@ -99,7 +99,7 @@ def reply(draw: random.Random, notes: str) -> Row:
     }
 
 
-def capital(text: str) -> str:
+def capitalise(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
@@ -110,7 +110,7 @@ def write_files(folder: Path, seed: int, start: str) -> None:
     """
     corrected = start == "corrected"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = list(mails(seed))
+    rows = list(make_mails(seed))
     with (folder / "remarks.csv").open("w", newline="", encoding="utf-8") as file:
         columns = ["prompt", "response", "good", "poor", "critique", "score", *(["corrected"] if corrected else [])]
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
@@ -219,7 +219,7 @@ def run_seed(args: argparse.Namespace, seed: int) -> Row:
     return {
         "seconds": round(sum(summary["seconds"] for summary in summaries)),
         "peak_mb": max(summary["peak_mb"] for summary in summaries),
-        **judged_policies(commands, policies, options),
+        **judge_policies(commands, policies, options),
         "train_refused": training["last"] if training["code"] else None,
         **({} if args.offline else reward_model_figures(folder)),
     }
@@ -237,7 +237,7 @@ def settings(options: Sequence[str]) -> list[str]:
     return [word for option in options for word in (f"--{option.partition('=')[0]}", option.partition("=")[2])]
 
 
-def judged_policies(commands: Commands, policies: str, options: Sequence[str]) -> Row:
+def judge_policies(commands: Commands, policies: str, options: Sequence[str]) -> Row:
     """Return mean scores of sampled and greedy answers of the policies to the held-out mails."""
     results: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
     for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):

@@ -38,7 +38,7 @@ from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.sft import run_sft
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import load_task
-from text2grad_lab.experiments.options import Row, configured, experiment_parser, row_once
+from text2grad_lab.experiments.options import Row, load_preset, experiment_parser, row_once
 
 WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}
@@ -50,7 +50,7 @@ TRIES: dict[str, dict[str, list[Row]]] = parse_yaml(Path(__file__).with_suffix("
 def main() -> None:
     args = options()
     steps = args.steps or STEPS[args.task]
-    print(json.dumps(compared(args.out, args.seeds, args.tune_seeds, steps, args.task)))
+    print(json.dumps(compare_methods(args.out, args.seeds, args.tune_seeds, steps, args.task)))
 
 
 def options() -> argparse.Namespace:
@@ -64,22 +64,24 @@ def options() -> argparse.Namespace:
     return args
 
 
-def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo") -> Row:
+def compare_methods(
+    out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], steps: int, task: str = "demo"
+) -> Row:
     """Return the figures of both methods at their best try, and of the initial policy."""
-    config = configured(task, {"run.folder": out, "run.threads": 1})
+    config = load_preset(task, {"run.folder": out, "run.threads": 1})
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
-    rows: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
+    rows: Row = {"sft": measure_run(config, {"method": "sft"})["sampled"]}
     for method, tries in TRIES[task].items():
 
         def mean(tried: Row, seeds: Sequence[int], method: str = method) -> float:
-            return fmean(row["sampled"] for row in runs(config, method, seeds, tried, steps))
+            return fmean(row["sampled"] for row in measure_seeds(config, method, seeds, tried, steps))
 
         better = sorted(tries, key=lambda tried: -mean(tried, tune_seeds[:1]))[:BETTER]
         best = max(better, key=lambda tried: mean(tried, tune_seeds))
-        rows[method] = {"chosen": best, **means(runs(config, method, seeds, best, steps))}
+        rows[method] = {"chosen": best, **means(measure_seeds(config, method, seeds, best, steps))}
     without = {name: value for name, value in rows["text2grad"]["chosen"].items() if name != "words_weight"}
-    rows["without_words"] = means(runs(config, "grpo", seeds, without, steps))
+    rows["without_words"] = means(measure_seeds(config, "grpo", seeds, without, steps))
     return rows
 
 
@@ -90,22 +92,22 @@ def means(rows: Sequence[Row]) -> Row:
     }
 
 
-def runs(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: int) -> list[Row]:
-    return [measured(config, {"method": method, "seed": seed, "steps": steps, **tried}) for seed in seeds]
+def measure_seeds(config: Config, method: str, seeds: Sequence[int], tried: Row, steps: int) -> list[Row]:
+    return [measure_run(config, {"method": method, "seed": seed, "steps": steps, **tried}) for seed in seeds]
 
 
-def measured(config: Config, key: Row) -> Row:
+def measure_run(config: Config, key: Row) -> Row:
     """Return the held-out pass rates of a run, recorded or new."""
 
     def make() -> Row:
-        name = "sft" if key["method"] == "sft" else trained(config, **key)
+        name = "sft" if key["method"] == "sft" else train_run(config, **key)
         figures = run_evaluate(config, name).figures
         return {way: round(figures[f"{way}_pass"], 4) for way in WAYS}
 
     return row_once(config.run.folder / "trl.jsonl", key, make)
 
 
-def trained(
+def train_run(
     config: Config,
     method: str,
     seed: int,
@@ -140,12 +142,14 @@ def trained(
 
         history = train(str(start), folder / "policy", words_weight, **settings)
     else:
-        history = answers(config, start, folder / "policy", method, words_weight, **settings)
+        history = train_on_answers(config, start, folder / "policy", method, words_weight, **settings)
     (folder / "log.json").write_text(json.dumps(history), encoding="utf-8")
     return name
 
 
-def answers(config: Config, start: Path, out: Path, method: str, words_weight: float, **settings: Any) -> list[Row]:
+def train_on_answers(
+    config: Config, start: Path, out: Path, method: str, words_weight: float, **settings: Any
+) -> list[Row]:
     """Train on single answers of the code task; return TRL's log."""
     tokenizer, task = AutoTokenizer.from_pretrained(start), load_task(config.task)
     arguments = GRPOConfig(max_completion_length=config.generation.max_new_tokens, **settings)
@@ -177,19 +181,14 @@ def verdicts_of(critic: Critic) -> Any:
     """Return the critic's verdicts as a reward function for TRL."""
 
     def verdict(prompts: Any, completions: Any, **columns: Any) -> list[float | None]:
-        names = ("tests", "entry_point", "combination")
+        keys = ("tests", "entry_point", "combination")
+        rows = zip(columns["id"], prompts, columns["reference"], *(columns[key] for key in keys), strict=True)
         examples = [
-            Example(id=name, prompt=prompt, reference=reference, meta=dict(zip(names, columns_left, strict=True)))
-            for name, prompt, reference, *columns_left in zip(
-                columns["id"],
-                prompts,
-                columns["reference"],
-                *(columns[key] for key in names),
-                strict=True,
-            )
+            Example(id=id, prompt=prompt, reference=reference, meta=dict(zip(keys, meta, strict=True)))
+            for id, prompt, reference, *meta in rows
         ]
-        judgements = critic.critique(examples, [judgement[0]["content"] for judgement in completions])
-        return [name.score if isinstance(name, Critique) else None for name in judgements]
+        judgements = critic.critique(examples, [completion[0]["content"] for completion in completions])
+        return [judgement.score if isinstance(judgement, Critique) else None for judgement in judgements]
 
     return verdict
 

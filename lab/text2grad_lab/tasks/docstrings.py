@@ -22,13 +22,13 @@ class DocstringsTask(FunctionSummariesTask):
         """Return the shortened function and its summary, both in lower case."""
         signature = shorten(function.signature.replace("_", " "), SIGNATURE)
         body = shorten(function.body, BODY if context is None else context)
-        content = f"{in_words(function.name)} {signature}\n{body}"
+        content = f"{split_identifier(function.name)} {signature}\n{body}"
         return single_turn_example(
             function.place, content.lower(), function.summary.lower(), {"package": function.package}
         )
 
 
-def in_words(name: str) -> str:
+def split_identifier(name: str) -> str:
     """Split a name into words: `HTTPServer.get_userName` -> `http server . get user name`."""
     parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
     return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)

@@ -21,7 +21,7 @@ from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 from text2grad_lab.tasks.objects import Fields
-from text2grad_lab.tasks.sorts import sorts_of
+from text2grad_lab.tasks.kinds import select_kinds
 from text2grad_lab.tasks.values import Value, draw
 
 FEWEST, MOST = 3, 4
@@ -118,7 +118,7 @@ class ExtractionTask:
     def examples(self, split: Split) -> list[Example]:
         """Return the documents of a split, balanced over kinds; `task.limit` limits `sft`."""
         rng = random.Random(f"{self._settings.seed}/{split}")
-        kinds, count = sorts_of(split, self._kinds, "kinds", self._settings)
+        kinds, count = select_kinds(split, self._kinds, "kinds", self._settings)
         return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count)]
 
     def _example(self, id: str, kind: Kind, rng: random.Random) -> Example:

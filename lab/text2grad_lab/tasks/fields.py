@@ -12,7 +12,13 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Pla
 from text2grad_lab.tasks.objects import Fields, Mark, Member, read_members
 
 FORMS = {"date": (r"\d{4}-\d\d-\d\d", "YYYY-MM-DD"), "time": (r"\d\d:\d\d", "HH:MM")}
-TITLES: dict[Mark, str] = {"right": "Right", "wrong": "Wrong", "again": "Said twice", "unasked": "Not asked for"}
+TITLES: dict[Mark, str] = {
+    "right": "Right",
+    "wrong": "Wrong",
+    "repeated": "Said twice",
+    "unrequested": "Not asked for",
+}
+"""Headings in the text of a critique."""
 
 
 class FieldsCritic:
@@ -58,8 +64,8 @@ def _spans(fields: Fields, response: str, document: str) -> Iterator[Span]:
             yield _span(response, member.place, 1, f"the {member.key}")
         elif mark == "wrong":
             yield _span(response, member.place, -1, _reason(member, fields.expected[member.key], document))
-        elif mark != "twice":
-            reason = "this key was given before" if mark == "again" else "nobody asked for this key"
+        elif mark != "contested":
+            reason = "this key was given before" if mark == "repeated" else "nobody asked for this key"
             yield _span(response, member.extent, -1, reason)
     for fault in fields.faults:
         if fault.place[1] > fault.place[0]:

@@ -18,10 +18,10 @@ _SPACE = re.compile(rf"[{SPACES}]*")
 _PLAIN = re.compile(r"(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|true|false|null")
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _LITERALS = {"true": True, "false": False, "null": None}
-UNENDED = "the object does not end"
-Mark = Literal["right", "wrong", "twice", "again", "unasked"]
-"""The mark of a member: a right or wrong value, a right value that is repeated later, a repeated
-field, or a key that was not asked for."""
+UNTERMINATED = "the object does not end"
+Mark = Literal["right", "wrong", "contested", "repeated", "unrequested"]
+"""The mark of a member: a right or wrong value, a right value whose key occurs again, a repeated
+key, or an unrequested key."""
 
 
 def _refuse(constant: str) -> None:
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-class _Broken(Exception):
+class _ParseError(Exception):
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
         self.at, self.reason = at, reason
@@ -76,7 +76,7 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
     members: list[Member] = []
     try:
         end = _read_members(text, start, members)
-    except _Broken as broken:
+    except _ParseError as broken:
         piece = _PIECE.match(text, broken.at)
         return members, [*faults, Fault((broken.at, piece.end() if piece else broken.at), broken.reason)]
     if text[end:].strip(SPACES):
@@ -95,30 +95,30 @@ def _read_members(text: str, at: int, members: list[Member]) -> int:
     """Parse the object that begins at `at` into `members`; return its end.
 
     Raises:
-        _Broken: it is not JSON.
+        _ParseError: it is not JSON.
     """
-    at = _after_space(text, at + 1)
+    at = _skip_space(text, at + 1)
     if text.startswith("}", at):
         return at + 1
     while True:
         start = at
         if not text.startswith('"', at):
-            raise _Broken(at, "a key in double quotes belongs here" if at < len(text) else UNENDED)
+            raise _ParseError(at, "a key in double quotes belongs here" if at < len(text) else UNTERMINATED)
         key, at = _text(text, at)
-        at = _after_space(text, at)
+        at = _skip_space(text, at)
         if not text.startswith(":", at):
-            raise _Broken(at, "a colon belongs here")
-        value, place, at = _value(text, _after_space(text, at + 1))
+            raise _ParseError(at, "a colon belongs here")
+        value, place, at = _value(text, _skip_space(text, at + 1))
         members.append(Member(key, value, (start, at), place))
-        at = _after_space(text, at)
+        at = _skip_space(text, at)
         if text.startswith("}", at):
             return at + 1
         if not text.startswith(",", at):
-            raise _Broken(at, "a comma or } belongs here" if at < len(text) else UNENDED)
-        at = _after_space(text, at + 1)
+            raise _ParseError(at, "a comma or } belongs here" if at < len(text) else UNTERMINATED)
+        at = _skip_space(text, at + 1)
 
 
-def _after_space(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
@@ -133,14 +133,14 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
         try:
             value, end = _JSON.raw_decode(text, at)
         except (ValueError, RecursionError):
-            raise _Broken(at, "one value belongs here") from None
+            raise _ParseError(at, "one value belongs here") from None
         return value, (at, end), end
     if not (match := _PLAIN.match(text, at)):
-        raise _Broken(at, "a value belongs here")
+        raise _ParseError(at, "a value belongs here")
     try:
         value = _number(match[0]) if match["number"] else _LITERALS[match[0]]
     except ValueError as error:
-        raise _Broken(at, f"a number belongs here: {error}") from None
+        raise _ParseError(at, f"a number belongs here: {error}") from None
     return value, match.span(), match.end()
 
 
@@ -149,7 +149,7 @@ def _text(text: str, at: int) -> tuple[str, int]:
         decoded: tuple[str, int] = _JSON.raw_decode(text, at)
         return decoded
     except json.JSONDecodeError:
-        raise _Broken(at, "this text in quotes does not end, or has a sign that JSON does not take") from None
+        raise _ParseError(at, "this text in quotes does not end, or has a sign that JSON does not take") from None
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ class Fields:
         before: set[str] = set()
         for member in self.members:
             if member.key not in self.expected:
-                yield "unasked"
+                yield "unrequested"
             elif member.key in before:
-                yield "again"
+                yield "repeated"
             elif not equal(member.value, self.expected[member.key]):
                 yield "wrong"
             else:
-                yield "twice" if times[member.key] > 1 else "right"
+                yield "contested" if times[member.key] > 1 else "right"
             before.add(member.key)
 
     @property
@@ -194,7 +194,7 @@ class Fields:
     @property
     def share(self) -> float:
         """The share of right fields among requested and extra ones; 0 if the answer is not JSON."""
-        extra = sum(mark in ("again", "unasked") for mark in self.marks)
+        extra = sum(mark in ("repeated", "unrequested") for mark in self.marks)
         return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.expected) + extra)
 
     def scores(self) -> dict[str, float]:

@@ -25,7 +25,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example, conversation_text
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
-from text2grad_lab.tasks.sorts import sorts_of
+from text2grad_lab.tasks.kinds import select_kinds
 from text2grad_lab.tasks.statements import WORDS, Fact, Report
 
 FEWEST, MOST = 3, 5
@@ -188,7 +188,7 @@ class ReportsTask:
     def examples(self, split: Split) -> list[Example]:
         """Return the rows of a split, balanced over tables; `task.limit` limits the `sft` split."""
         rng = random.Random(f"{self._settings.seed}/{split}")
-        tables, count = sorts_of(split, self._tables, "tables", self._settings)
+        tables, count = select_kinds(split, self._tables, "tables", self._settings)
         pools = {table.table: self._rows(table, split) for table in tables}
         result = []
         for n in range(count):

@@ -218,7 +218,7 @@ class Report:
                 (self._distance(number.place, place), fact) for place, fact in cues if least <= place[0] < most
             ]
             fact = min(candidates, key=lambda item: item[0])[1] if candidates else None
-            if remark := self._of_number(number, fact, most):
+            if remark := self._judge_number(number, fact, most):
                 yield remark
 
     def _distance(self, number: Place, cue: Place) -> float:
@@ -230,7 +230,7 @@ class Report:
         between = self.text[cue[1] : number[0]] if before else self.text[number[1] : cue[0]]
         return len(re.findall(r"\w+", between)) + 2 * len(_JOINT.findall(between)) + 0.5 * before
 
-    def _of_number(self, number: Number, fact: Fact | None, most: int) -> Remark | None:
+    def _judge_number(self, number: Number, fact: Fact | None, most: int) -> Remark | None:
         """Judge a number, given the fact with the nearest cue."""
         place = number.place
         if fact and states(number, Decimal(fact.number)):
@@ -253,8 +253,8 @@ class Report:
         start, end = number
         if self.text[start - 1 : start] in set("$€£") - set(fact.units):
             return start - 1, end
-        every = {unit for other in self.facts for unit in other.units} | set(OTHER_UNITS)
-        for unit in every - set(fact.units) if fact.units else ():
+        all_units = {unit for other in self.facts for unit in other.units} | set(OTHER_UNITS)
+        for unit in all_units - set(fact.units) if fact.units else ():
             unit_pattern = pattern(unit, cased=True)
             if match := re.compile(r"\s*" + unit_pattern.pattern, unit_pattern.flags).match(self.text, end, most):
                 return start, match.end()

@@ -10,15 +10,15 @@ from text2grad.tasks.base import Split, TaskSettings
 
 SIZES: dict[Split, int] = {"sft": 400, "train": 400, "heldout": 200}
 """The number of examples of a split; `task.limit` changes that of `sft`."""
-S = TypeVar("S")
+K = TypeVar("K")
 
 
-def sorts_of(split: Split, sorts: Sequence[S], name: str, settings: TaskSettings) -> tuple[list[S], int]:
+def select_kinds(split: Split, kinds: Sequence[K], name: str, settings: TaskSettings) -> tuple[list[K], int]:
     """Return the kinds of a split, with `task.heldout_share` of them held out, and its size.
 
     `name` and the task's seed seed the draw.
     """
-    drawn = [*sorts]
+    drawn = [*kinds]
     random.Random(f"{settings.seed}/{name}").shuffle(drawn)
     cut = round(settings.heldout_share * len(drawn))
     selected = drawn[:cut] if split == "heldout" else drawn[cut:]
