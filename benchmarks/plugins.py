@@ -117,9 +117,9 @@ def figure_of(environment: Path, *words: str) -> str | None:
 
 def of_trl(out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Return held-out pass@1 with and without words (the lab's `experiments.trl_words`)."""
-    from text2grad_lab.experiments.trl_words import STEPS, TUNE_SEEDS, compared
+    from text2grad_lab.experiments.trl_words import STEPS, TUNE_SEEDS, compare_methods
 
-    figures = compared(out, seeds, TUNE_SEEDS, STEPS["demo"])
+    figures = compare_methods(out, seeds, TUNE_SEEDS, STEPS["demo"])
     return {name: figures[name]["sampled"] for name in ("text2grad", "grpo")}
 
 

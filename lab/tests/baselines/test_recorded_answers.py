@@ -20,7 +20,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.critics import CriticFactory
 from text2grad.stages.run_folder import RunFolder
 from text2grad_lab.baselines import imitate, reflect
-from text2grad_lab.baselines.imitate import Choice, select_answers, run_imitate
+from text2grad_lab.baselines.imitate import Choice, run_imitate, select_answers
 from text2grad_lab.baselines.refine import run_refine
 from text2grad_lab.baselines.reflect import Reflector, run_reflect
 from text2grad_lab.baselines.revision import revision_prompt

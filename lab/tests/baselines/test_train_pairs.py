@@ -24,7 +24,7 @@ from text2grad_lab.baselines.pairs import (
     run_train_dpo,
     trainer_arguments,
 )
-from text2grad_lab.baselines.scalar import ScoreModel, run_train_scalar, full_sequences
+from text2grad_lab.baselines.scalar import ScoreModel, full_sequences, run_train_scalar
 from tiny_runs import tiny_model
 
 PAIRS = [

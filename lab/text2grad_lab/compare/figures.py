@@ -29,7 +29,7 @@ from text2grad_lab.compare.seeds import Seed
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
-"""Sampling at the best of `evaluate.temperatures`; measured only if several are set."""
+"""Sampling at the best of `evaluate.temperatures`; absent if none are set."""
 REFLECTED = "sft_reflect"
 """The name of the reflecting policy in results."""
 MODELS = ("policy", "critic")

@@ -17,7 +17,7 @@ from text2grad.errors import UsageError
 from text2grad.settings import is_set, with_values
 from text2grad.stages.run_folder import write_json
 from text2grad_lab.compare.figures import BEST, scores_of
-from text2grad_lab.compare.methods import Methods, run_name, tuning_works, tunable
+from text2grad_lab.compare.methods import Methods, run_name, tunable, tuning_works
 from text2grad_lab.compare.seeds import Seed, run_parallel
 
 FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)

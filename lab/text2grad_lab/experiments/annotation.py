@@ -56,8 +56,8 @@ from text2grad_lab.experiments.noisy_critic import NoiseSettings, noisy_spans
 from text2grad_lab.experiments.options import (
     DOWNSTREAM,
     Row,
-    load_preset,
     experiment_parser,
+    load_preset,
     recipe_of,
     refuse_other_recipe,
     row_once,

@@ -38,7 +38,7 @@ from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.sft import run_sft
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import load_task
-from text2grad_lab.experiments.options import Row, load_preset, experiment_parser, row_once
+from text2grad_lab.experiments.options import Row, experiment_parser, load_preset, row_once
 
 WAYS = ("sampled", "greedy")
 ROLLOUTS = {"demo": 64, "lookup": 32}

@@ -20,8 +20,8 @@ from text2grad.data.published import single_turn_example
 from text2grad.feedback import Example
 from text2grad.strict_yaml import parse_yaml
 from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
-from text2grad_lab.tasks.objects import Fields
 from text2grad_lab.tasks.kinds import select_kinds
+from text2grad_lab.tasks.objects import Fields
 from text2grad_lab.tasks.values import Value, draw
 
 FEWEST, MOST = 3, 4
