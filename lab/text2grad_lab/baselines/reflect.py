@@ -88,8 +88,8 @@ def run_reflect(config: Config, target: str) -> ReflectSummary:
 
 @dataclass
 class Counts:
-    """Answers let stand, failed critiques, unusable revisions by reason, and tokens by reader or
-    writer."""
+    """Numbers of accepted answers, failed critiques, and unusable revisions by reason; tokens of
+    the policy and the critic."""
 
     let_stand: int = 0
     failed: int = 0

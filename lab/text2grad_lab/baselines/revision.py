@@ -35,9 +35,9 @@ _MARKUP = re.compile(r"</?[a-z][\w-]*>|\{\{[\w.]+\}\}")
 class RefineSettings(Settings):
     """`extra.refine`: how answers are revised by their critiques (`refine`, `reflect`)."""
 
-    samples: int = Field(default=4, ge=1, description="revisions that refine asks for per answer")
+    samples: int = Field(default=4, ge=1, description="revisions per answer")
     answers_per_prompt: int | None = Field(
-        default=None, ge=1, description="refine at most this many answers per prompt, from the first; null: all"
+        default=None, ge=1, description="refine only the first answers per prompt; null: all"
     )
 
 

@@ -52,7 +52,7 @@ BATCH_SIZE = 32
 class ScalarModelSettings(Settings):
     """`extra.scalar_model`: the scalar reward model, its training and its use as a critic."""
 
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    folder: Path | None = Field(default=None, description="the model's folder; null: the one of this run")
     training: PairSettings = PairSettings()
 
 

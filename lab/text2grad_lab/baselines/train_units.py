@@ -118,7 +118,7 @@ def write_labelled(config: Config, units: UnitKind) -> Counter[str]:
 
 
 def labelled_record(record: Feedback, units: UnitKind) -> Feedback | str:
-    """Return a record whose spans are its labelled units, or the reason why it labels none.
+    """Return a record whose spans are its labelled units, or the reason for leaving it out.
 
     Steps are good unless a poor span overlaps them; a critic asked for steps labels each. In a
     poor answer without a poor span an unknown step is wrong, so it labels no steps.

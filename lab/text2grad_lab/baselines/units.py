@@ -34,7 +34,7 @@ class UnitModelSettings(Settings):
     """`extra.unit_model`: the unit model as a critic; `reward_model.training` trains it."""
 
     units: UnitKind = Field(default="steps", description="the units the critic labels")
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    folder: Path | None = Field(default=None, description="the model's folder; null: the one of this run")
 
 
 def label_steps(judgement: Judgement, places: Sequence[Place], response: str) -> Judgement:

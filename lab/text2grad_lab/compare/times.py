@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 PHASES = ("generate", "critique", "score", "update")
 SCALAR = ("scalar", "scalar_ppo", "scalar_rm")
 """Names of scalar PPO runs to compare with, preferred first."""
-HEAD = ("seconds a step", *PHASES, "whole", "times scalar PPO")
+HEAD = ("seconds per step", *PHASES, "total", "times scalar PPO")
 
 
 def seconds_of(row: Row) -> float:

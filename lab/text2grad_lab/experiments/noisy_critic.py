@@ -36,9 +36,9 @@ class NoiseSettings(Settings):
     """Noise in a share of the spans; text and verdict of a critique are unchanged."""
 
     kind: Literal["flip", "displace", "drop"] = Field(
-        default="flip", description="the other label, the same length at another place, or no span"
+        default="flip", description="flip the label, move the span, or drop it"
     )
-    share: float = Field(default=0.1, ge=0, le=1, description="of the spans, drawn independently")
+    share: float = Field(default=0.1, ge=0, le=1, description="share of the spans, drawn independently")
 
 
 class NoisyCritic:

@@ -1,4 +1,4 @@
-"""Answer formats of the paper's appendix B, whose keys differ from those of z."""
+"""Answer formats of the paper's appendix B, whose keys differ from format z."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = {
 
 
 def parse_published(answer: str, response: str, tolerance: Tolerance = "exact") -> Judgement:
-    """Read an answer in the paper's keys, or in those of z, as `wire.parse` does."""
+    """Parse an answer with the paper's keys or those of z, like `wire.parse`."""
     try:
         value = read_object(answer, response)
     except UnreadableError:
@@ -29,7 +29,7 @@ def parse_published(answer: str, response: str, tolerance: Tolerance = "exact") 
     pairs = [(_KEYS.get(key.strip().lower().replace(" ", "_"), key), item) for key, item in value.items()]
     renamed = dict(pairs)
     if len(renamed) < len(pairs):
-        return Failure(kind="invalid", message="a key stands twice", raw=storable(answer))
+        return Failure(kind="invalid", message="a key occurs twice", raw=storable(answer))
     critique = wire.parse(json.dumps(renamed, ensure_ascii=False), response, tolerance)
     return critique.model_copy(update={"raw": storable(answer)}) if isinstance(critique, Failure) else critique
 
