@@ -1,5 +1,4 @@
-"""The task `lookup`: what its tools say, what its problems share, and what its critic marks, in the
-right turn."""
+"""The task `lookup`: tools, held-out problems, and the critic's spans per turn."""
 
 from __future__ import annotations
 
@@ -16,37 +15,36 @@ from text2grad_lab.tasks.lookup.problems import SLOTS, Problem
 
 TABLE = {"lamp": {"stock": 7, "sold": 4, "price": 12}, "book": {"stock": 3}}
 PROBLEM = Problem((SLOTS[0][4], SLOTS[1][3], SLOTS[2][0], SLOTS[3][1]), "lamp", TABLE)
-"""How many of the lamp are left, a dozen times, plus 5; answer with the item and the number."""
+"""Twelve times the stock of lamps plus 5, answered with the item and the number."""
 EXAMPLE = Example(id="1", prompt=(Message(role="user", content=PROBLEM.question()),), meta=PROBLEM.meta())
 
 
-def played(*turns: str) -> Transcript:
-    """An episode of these turns in the environment, as far as it goes."""
-    tools, said = Tools(), []
+def play(*turns: str) -> Transcript:
+    """Return an episode of these turns, up to the end that the environment sets."""
+    tools, steps = Tools(), []
     tools.reset(EXAMPLE)
     others: Sequence[Message] = ()
     for words in turns:
-        said.append((others, words))
+        steps.append((others, words))
         others, over = tools.step(Message(role="assistant", content=words))
         if over:
             break
-    return Transcript.of(said, others)
+    return Transcript.of(steps, others)
 
 
-def marks(*turns: str) -> tuple[float | None, list[str], list[str]]:
-    """The verdict on an episode, the words that are praised, and those that are blamed, each with
-    why."""
-    (found,) = LookupCritic().critique([EXAMPLE], [played(*turns)])
-    assert isinstance(found, Critique)
-    good = [span.text for span in found.spans if span.label > 0]
-    return found.score, good, [f"{span.text}: {span.reason}" for span in found.spans if span.label < 0]
+def judge(*turns: str) -> tuple[float | None, list[str], list[str]]:
+    """Return the verdict on an episode, its good words, and its poor words with reasons."""
+    (critique,) = LookupCritic().critique([EXAMPLE], [play(*turns)])
+    assert isinstance(critique, Critique)
+    good = [span.text for span in critique.spans if span.label > 0]
+    return critique.score, good, [f"{span.text}: {span.reason}" for span in critique.spans if span.label < 0]
 
 
 RIGHT = ("lookup stock of lamp", "compute 12*7+5", "answer lamp 89")
 
 
-def test_the_right_calls_are_praised_and_pass() -> None:
-    score, good, poor = marks(*RIGHT)
+def test_right_calls_are_good_and_pass() -> None:
+    score, good, poor = judge(*RIGHT)
     assert (score, poor) == (1.0, [])
     assert "".join("".join(good).split()) == "".join(" ".join(RIGHT).split())
 
@@ -88,67 +86,63 @@ def test_the_right_calls_are_praised_and_pass() -> None:
         (("lookup stock of lamp", "compute 12*7", "answer lamp 84"), ["7: +5 is missing"]),
     ],
 )
-def test_what_is_wrong_is_blamed_where_it_stands(turns: tuple[str, ...], blamed: list[str]) -> None:
-    score, _, poor = marks(*turns)
-    assert [each.replace("+ 5", "+5") for each in poor] == blamed
+def test_mistakes_are_poor_at_their_place(turns: tuple[str, ...], blamed: list[str]) -> None:
+    score, _, poor = judge(*turns)
+    assert [reason.replace("+ 5", "+5") for reason in poor] == blamed
     assert score == (1.0 if turns[-1] == "answer lamp 89" else -1.0)
 
 
-def test_another_way_to_the_same_sum_is_right() -> None:
-    assert marks("lookup stock of lamp", "compute 5+(7*12)", "answer lamp 89")[2] == []
+def test_equivalent_sums_are_right() -> None:
+    assert judge("lookup stock of lamp", "compute 5+(7*12)", "answer lamp 89")[2] == []
 
 
-def test_each_mark_is_in_a_turn_of_the_policy() -> None:
-    """Of demonstrations with any mistakes: no span reaches over the end of its turn or quotes a
-    tool."""
+def test_each_span_is_inside_a_turn_of_the_policy() -> None:
+    """In demonstrations with mistakes no span crosses the end of a turn or quotes a tool."""
     task = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=400))
     demonstrations = task.examples("sft")
     passed = 0
-    for example, said in zip(
-        demonstrations,
-        LookupCritic().critique(demonstrations, [each.reference for each in demonstrations]),
-        strict=True,
-    ):
-        assert isinstance(said, Critique)
+    references = [example.reference for example in demonstrations]
+    critiques = LookupCritic().critique(demonstrations, references)
+    for example, critique in zip(demonstrations, critiques, strict=True):
+        assert isinstance(critique, Critique)
         turns = turns_of(example.reference)
-        assert all(any(t.start <= span.start < span.end <= t.end for t in turns) for span in said.spans)
+        assert all(any(t.start <= span.start < span.end <= t.end for t in turns) for span in critique.spans)
         right = task.scores(example, example.reference)["pass"]
-        assert said.score == 2 * right - 1
-        assert right or any(span.label < 0 for span in said.spans), "what is wrong is said"
+        assert critique.score == 2 * right - 1
+        assert right or any(span.label < 0 for span in critique.spans), "failures have a poor span"
         passed += right == 1
-    assert 0.1 < passed / len(demonstrations) < 0.4, "imitation alone learns the mistakes"
+    assert 0.1 < passed / len(demonstrations) < 0.4, "demonstrations contain mistakes"
 
 
 @pytest.mark.parametrize("slip", range(4))
-def test_a_mistake_of_each_part_fails(slip: int) -> None:
+def test_a_mistake_in_any_part_fails(slip: int) -> None:
     wrong = PROBLEM.transcript([part == slip for part in range(4)])
-    (said,) = LookupCritic().critique([EXAMPLE], [wrong])
-    assert isinstance(said, Critique) and said.score == -1.0
+    (critique,) = LookupCritic().critique([EXAMPLE], [wrong])
+    assert isinstance(critique, Critique) and critique.score == -1.0
     turn = turns_of(wrong)[(0, 1, 1, 2)[slip]]
-    poor = [span for span in said.spans if span.label < 0]
-    assert poor and all(turn.start <= span.start < turn.end for span in poor), (
-        "the other turns are right as they are"
-    )
+    poor = [span for span in critique.spans if span.label < 0]
+    assert poor and all(turn.start <= span.start < turn.end for span in poor), "the other turns are right"
 
 
-def test_held_out_problems_share_no_combination_and_equal_seeds_are_equal() -> None:
+def test_held_out_combinations_are_new_and_seeds_reproducible() -> None:
     task = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=300))
     train, heldout, sft = (task.examples(split) for split in ("train", "heldout", "sft"))
-    names = [{each.meta["combination"] for each in split} for split in (train, heldout, sft)]
+    names = [{example.meta["combination"] for example in split} for split in (train, heldout, sft)]
     assert len(names[0]) == 288 and len(names[1]) == 72 and not names[1] & (names[0] | names[2])
     assert LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask", limit=300)).examples("sft") == sft
-    assert all(task.scores(each, each.reference) == {"pass": 1.0} for each in [*train, *heldout])
-    assert not any(str(number) in each.prompt[0].content for each in heldout for number in range(6, 10))
+    assert all(task.scores(example, example.reference) == {"pass": 1.0} for example in [*train, *heldout])
+    prompts = [example.prompt[0].content for example in heldout]
+    assert not any(str(number) in prompt for prompt in prompts for number in range(6, 10))
 
 
-def test_an_example_keeps_its_transcript_on_disk() -> None:
+def test_examples_are_serialised_with_their_transcript() -> None:
     example = LookupTask(TaskSettings(name="text2grad_lab.tasks.lookup:LookupTask")).examples("train")[0]
     again = Example.model_validate_json(example.model_dump_json())
     assert again == example and conversation_of(again.reference) == conversation_of(example.reference)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reply"),
     [
         ("lookup price of lamp", "12"),
         ("lookup price of moon", "no price of moon"),
@@ -161,10 +155,10 @@ def test_an_example_keeps_its_transcript_on_disk() -> None:
         ("hello", "Write one line: lookup COLUMN of ITEM, compute SUM, or answer WORDS."),
     ],
 )
-def test_tools_answer_calls(line: str, said: str) -> None:
+def test_tools_answer_calls(line: str, reply: str) -> None:
     tools = Tools(TABLE)
     assert tools.step(Message(role="assistant", content=f" {line}\n")) == (
-        (Message(role="tool", content=said),),
+        (Message(role="tool", content=reply),),
         False,
     )
 

@@ -1,5 +1,4 @@
-"""The task `lookup` through the command line: episodes are sampled, judged, trained on and
-measured."""
+"""The task `lookup` through the command line: sampling, critiques, training and evaluation."""
 
 from __future__ import annotations
 
@@ -27,19 +26,19 @@ CRITIC = ("--annotate.critic", "text2grad_lab.tasks.lookup:LookupCritic")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from text2grad.cli import main
 
-    made = tmp_path_factory.mktemp("lookup")
+    run_folder = tmp_path_factory.mktemp("lookup")
     for words in (["sft"], ["annotate", *CRITIC]):
-        with pytest.raises(SystemExit) as left:
-            main([*words, *SMALL, "--run.folder", str(made)])
-        assert not left.value.code, words
-    return made
+        with pytest.raises(SystemExit) as exit_info:
+            main([*words, *SMALL, "--run.folder", str(run_folder)])
+        assert not exit_info.value.code, words
+    return run_folder
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_answers_are_kept_as_conversations_with_the_ids_of_each_turn(folder: Path) -> None:
+def test_answers_are_stored_as_conversations_with_token_ids_per_turn(folder: Path) -> None:
     records = list(read_jsonl(folder / "feedback.jsonl", Feedback))
     assert len(records) == 8
     several = [record for record in records if isinstance(record.response, Transcript)]
@@ -47,8 +46,9 @@ def test_answers_are_kept_as_conversations_with_the_ids_of_each_turn(folder: Pat
     for record in several:
         assert len(record.meta["token_ids"]) == len(turns_of(record.response))
         assert any(message.role == "tool" for message in conversation_of(record.response))
-    written = rows(folder / "feedback.jsonl")
-    assert all(each["role"] and "content" in each for row in written for each in row["response"] if row["response"])
+    records_on_disk = rows(folder / "feedback.jsonl")
+    turns = [turn for row in records_on_disk for turn in row["response"] if row["response"]]
+    assert all(turn["role"] and "content" in turn for turn in turns)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_step_of_each_method(folder: Path, command: Command, recipe: tuple[str
     assert any(isinstance(strip["response"], list) for strip in strips), "some have several turns"
     for strip in strips:
         plain = [{"role": "assistant", "content": strip["response"]}]
-        said = strip["response"] if isinstance(strip["response"], list) else plain
-        own = "".join(message["content"] for message in said if message["role"] == "assistant")
-        assert "".join(strip["tokens"]) == own and len(strip["tokens"]) == len(strip["reward"])
+        messages = strip["response"] if isinstance(strip["response"], list) else plain
+        policy_text = "".join(message["content"] for message in messages if message["role"] == "assistant")
+        assert "".join(strip["tokens"]) == policy_text and len(strip["tokens"]) == len(strip["reward"])
 
 
 def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
@@ -75,18 +75,18 @@ def test_evaluate_plays_episodes(folder: Path, command: Command) -> None:
     summary = json.loads(ended.out.splitlines()[-1])
     (file,) = (folder / "evaluation").glob("*/sft.answers.json")
     answers = [row["response"] for row in json.loads(file.read_text("utf-8"))]
-    assert len(answers) == 2 and any(BETWEEN_TURNS in each for each in answers), answers
+    assert len(answers) == 2 and any(BETWEEN_TURNS in answer for answer in answers), answers
     assert 0 <= summary["sampled_pass"] <= 1
 
 
-def test_a_reward_model_of_turns_is_taught_checked_and_trained_against(folder: Path, command: Command) -> None:
+def test_a_reward_model_of_turns_is_trained_gated_and_used(folder: Path, command: Command) -> None:
     small = ("--reward_model.training.epochs", "1", "--reward_model.max_new_tokens", "48")
     ended = command("train-reward", "--reward_model.label_weight", "1", *small, *SMALL, "--run.folder", folder)
     assert ended.code == 0, ended.err
     figures = json.loads((folder / "reward_model" / "gate.json").read_text("utf-8"))["figures"]
     assert figures["heldout"] > 0 and figures["fresh"] + figures["spoiled"] + figures["unreadable"] > 0
     fresh = list(read_jsonl(folder / "evaluation" / "reward_model.fresh.jsonl", Feedback))
-    assert any(isinstance(each.response, Transcript) for each in fresh), "the gate plays episodes"
+    assert any(isinstance(record.response, Transcript) for record in fresh), "the gate plays episodes"
     against = ("--critic.kind", "reward_model", "--critic.reward_model.gate", "false")
     ended = command("train", "--name", "judged", *small, *SMALL, *against, "--run.folder", folder)
     assert ended.code == 0, ended.err

@@ -180,7 +180,7 @@ def test_reflection_revises_criticised_answers_and_hides_the_reference(
     assert [summary[f"{way}_right"] for way in ways] == [0.5, 1.0, 1.0]
     assert summary["let_stand"] == 2 and len(prompts) == 2 and "so a" in prompts[0]
     assert summary["policy_output_tokens"] == (5 + 5) + (5 + 5)
-    assert critic.shown and all(not seen.reference and not seen.meta for seen in critic.shown)
+    assert critic.shown and all(not recorded.reference and not recorded.meta for recorded in critic.shown)
     place = Path(summary["out"])
     assert json.loads(place.read_text())["greedy_reflected_right"] == 1.0
     scores = json.loads(place.with_name(f"{place.stem}.scores.json").read_text())
