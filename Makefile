@@ -8,8 +8,12 @@ READY  := $(VENV)/.ready
 # Where pip finds torch beside the package index. The default holds builds for the CPU, a tenth of the size;
 # for a CUDA build from the package index itself: make install TORCH_INDEX=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_OPTION = $(if $(TORCH_INDEX),$(shell \
+  $(PYTHON) -c 'from urllib.request import urlopen; urlopen("$(TORCH_INDEX)/torch/", timeout=5)' 2> /dev/null \
+  && echo --extra-index-url $(TORCH_INDEX) \
+  || echo "no answer from $(TORCH_INDEX): torch comes from the package index, on Linux built for CUDA" >&2))
 
-# The extras that are installed, beside the developers' tools. `make core` installs the core alone.
+# The extras that are installed, beside the developers' tools.
 EXTRAS ?= train,evaluate,gguf,grounded,page,trl
 
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.
@@ -17,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-llm test faults test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site dist wheel core lint types format golden clean
+.PHONY: help install demo demo-llm test faults test-lab test-newest test-lowest test-nightly test-llm test-page test-plugins check site dist wheel matrix lock lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -74,25 +78,43 @@ test-page: $(READY)  ## run the tests of the pages in a real browser: needs Chro
 dist:  ## build the wheel and the source archive in dist/
 	rm -rf dist build/dist
 	$(PYTHON) -m venv build/dist
-	build/dist/bin/python -m pip install --quiet build twine
-	build/dist/bin/python -m build --outdir dist . > build/dist/log || { cat build/dist/log; exit 1; }
+	build/dist/bin/python -m pip install --quiet uv
+	build/dist/bin/uv pip install --quiet --python build/dist mypy twine
+	build/dist/bin/uv build --quiet --python build/dist
 	build/dist/bin/python -m twine check --strict dist/*
 
-# WHEEL_EXTRAS= for the core alone. Nothing of this folder is on the path: what is missing in the wheel is missed, and
-# pip does not take src, with the metadata that `make dist` leaves there, for an installed text2grad.
-WHEEL_EXTRAS ?= [train]
+# WHEEL_EXTRAS= for the core alone; RESOLUTION=lowest-direct for the lowest release of each range. Nothing of this folder
+# is on the path: what is missing in the wheel is missed. pyproject.toml is given too, because `lowest-direct` means the
+# requirements given, and the wheel's are one step further.
+WHEEL_EXTRAS ?= train
+RESOLUTION ?= highest
+COMMA := ,
+LISTED_EXTRAS = $(subst $(COMMA), ,$(WHEEL_EXTRAS))
+NEEDS_TORCH = $(filter-out evaluate page,$(LISTED_EXTRAS))
 wheel: export PYTHONPATH :=
 wheel: dist  ## install the wheel in an empty environment and use it
 	$(PYTHON) -m venv --clear build/wheel
-	build/wheel/bin/python -m pip install --quiet --retries 1 "$$(echo dist/*.whl)$(WHEEL_EXTRAS)" $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	cd build/wheel && $(if $(WHEEL_EXTRAS),bin/text2grad doctor && bin/text2grad demo --quick,bin/text2grad --help)
+	build/dist/bin/uv pip install --python build/wheel --resolution $(RESOLUTION) --index-strategy unsafe-best-match \
+	  $(if $(NEEDS_TORCH),$(TORCH_OPTION)) dist/*.whl -r pyproject.toml $(addprefix --extra ,$(LISTED_EXTRAS))
+	build/dist/bin/mypy --config-file= --strict --python-executable build/wheel/bin/python tests/typed_program.py
+	cd build/wheel && bin/text2grad --help > help && $(if $(NEEDS_TORCH),bin/text2grad doctor \
+	  && bin/text2grad improve ../../examples/feedback.xlsx --plan && bin/text2grad demo --quick,bin/python ../../tests/core_only.py)
+
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+matrix:  ## run make wheel for each of PYTHONS: core and train, newest and lowest dependencies
+	@mkdir -p build/matrix
+	@for python in $(PYTHONS); do for extras in '' train; do for resolution in highest lowest-direct; do \
+	  cell=$$python-$${extras:-core}-$$resolution; log=build/matrix/$$(echo $$cell | tr / _).log; \
+	  $(MAKE) wheel PYTHON=$$python WHEEL_EXTRAS=$$extras RESOLUTION=$$resolution > $$log 2>&1 \
+	    && echo "ok      $$cell" || { echo "FAILED  $$cell: $$log"; failed=1; }; \
+	done; done; done; exit $${failed:-0}
+
+# For every platform: uv marks what one platform needs. The versions are those of constraints.txt.
+lock: dist  ## write pylock.toml: everything that text2grad[train] installs, with hashes
+	build/dist/bin/uv pip compile --quiet --universal --python-version 3.11 --extra train -c constraints.txt \
+	  --format pylock.toml --output-file pylock.toml pyproject.toml
 
 check: lint types test  ## everything that must hold before a change lands
-
-core:  ## install the core alone, without torch, in .venv-core, and check what it does without
-	@$(PYTHON) -m venv $(VENV)-core
-	$(VENV)-core/bin/python -m pip install --quiet -c constraints.txt -e .
-	$(VENV)-core/bin/python tests/core_only.py
 
 # The pages as they stand in the repository: a link that works there works on the site, and --strict refuses any other.
 site:  ## build the documentation in build/site/html and check every link
@@ -120,7 +142,7 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) $(VENV)-core $(VENV)-site $(VENV)-plugins $(VENV)-test-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-site $(VENV)-plugins $(VENV)-test-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -128,7 +150,7 @@ $(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' # the first that knows dependency groups
-	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' -e lab --group dev
+	$(BIN)/python -m pip install --retries 1 -c constraints.txt $(TORCH_OPTION) torch
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]' -e lab --group dev
 	@touch $@
 	@echo "text2grad is installed. Next: source $(VENV)/bin/activate && text2grad demo --quick"

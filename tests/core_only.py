@@ -1,4 +1,4 @@
-"""What text2grad does without torch: run by `make core` in an environment that has the core alone.
+"""What text2grad does without torch: run by `make wheel WHEEL_EXTRAS=`.
 
 A plain script, because the core brings no pytest. `tests/test_core_only.py` runs it beside torch,
 which is hidden.

@@ -1,5 +1,5 @@
-"""The core does without torch what it promises to: the script that `make core` runs, with torch
-hidden from it."""
+"""The core does without torch what it promises to: the script that `make wheel WHEEL_EXTRAS=`
+runs, with torch hidden from it."""
 
 from __future__ import annotations
 
