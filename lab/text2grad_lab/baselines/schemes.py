@@ -1,7 +1,8 @@
 """Credit schemes of the baselines, named `text2grad_lab.baselines.schemes:NAME` in `credit.scheme`.
 
 `dense_labels` rewards each token with its label (the dense reward of the paper's Tables 2 and 11),
-`step_end` the last token of each span (PRM-PPO, appendix N). `linear_decay`, `token_importance` and
+`step_end` the last token of each span (PRM-PPO, appendix N), `turn_end` the last token of each turn of
+an agent, by a number made from its spans. `linear_decay`, `token_importance` and
 `nouns_verbs` weigh the tokens within a span (appendix I.1).
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,21 @@ def _last(members: Flags) -> Flags:
     """Keep the last token of each span, (S, T)."""
     after = np.cumsum(members[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(members & (after == 1))
+
+
+def _turn_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """Reward the last token of each turn: -1 if the turn has a poor span, +1 if it has only good ones.
+
+    The verdict is paid as with spans.
+    """
+    members, labels = membership(critique.spans, aligned), span_labels(critique.spans)
+    good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)  # (T,)
+    numbers = np.zeros(len(aligned), dtype=np.float32)
+    for start, end in pairwise((0, *(aligned.turn_ends or (len(aligned),)))):
+        if start < end:
+            numbers[end - 1] = -1 if poor[start:end].any() else good[start:end].any()
+    verdict = span_credit(critique.model_copy(update={"spans": ()}), aligned, settings)
+    return replace(verdict, delta=verdict.delta + numbers, labelled=int(np.count_nonzero(numbers)))
 
 
 def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
@@ -128,6 +146,8 @@ dense_labels = CreditScheme(_label_credit)
 """A label per token, for a critic that labels tokens."""
 step_end = CreditScheme(partial(_label_credit, ends=True))
 """The label of a span at its last token, for a critic that labels steps."""
+turn_end = CreditScheme(_turn_credit)
+"""One number for each turn at its last token, from the spans in the turn."""
 linear_decay = CreditScheme(partial(span_credit, token_weights=_decay))
 """Spans whose tokens weigh less from the first to the last."""
 token_importance = CreditScheme(

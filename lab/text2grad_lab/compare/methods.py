@@ -90,7 +90,7 @@ def _imitation(name: str, records: str, after: str) -> Work:
 
 PPO = {
     **{name: name for name in ("scalar", "grpo", "paper")},
-    **{name: f"text2grad_lab:{name}" for name in ("scalar_rm", "prm", "dense")},
+    **{name: f"text2grad_lab:{name}" for name in ("scalar_rm", "prm", "dense", "grpo_turns")},
 }
 """The recipes of PPO runs."""
 TRAINED = {
@@ -127,6 +127,7 @@ METHODS = {
     "prm": "PRM-PPO",
     "dense": "PPO on dense token labels",
     "grpo": "GRPO",
+    "grpo_turns": "GRPO with turn scores",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
