@@ -1,9 +1,9 @@
 """Credit schemes of the baselines, named `text2grad_lab.baselines.schemes:NAME` in `credit.scheme`.
 
 `dense_labels` rewards each token with its label (the dense reward of the paper's Tables 2 and 11),
-`step_end` the last token of each span (PRM-PPO, appendix N), `turn_end` the last token of each turn of
-an agent, by a number made from its spans. `linear_decay`, `token_importance` and
-`nouns_verbs` weigh the tokens within a span (appendix I.1).
+`step_end` the last token of each span (PRM-PPO, appendix N), `turn_end` the last token of each turn
+of an agent. `linear_decay`, `token_importance` and `nouns_verbs` weigh the tokens within a span
+(appendix I.1).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _last(members: Flags) -> Flags:
 
 
 def _turn_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """Reward the last token of each turn: -1 if the turn has a poor span, +1 if it has only good ones.
+    """Reward the last token of a turn: -1 if the turn has a poor span, +1 if it has only good ones.
 
     The verdict is paid as with spans.
     """
