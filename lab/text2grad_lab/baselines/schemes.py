@@ -64,7 +64,7 @@ def _turn_credit(critique: Critique, aligned: Aligned, settings: CreditSettings)
     The verdict is paid as with spans.
     """
     members, labels = membership(critique.spans, aligned), span_labels(critique.spans)
-    good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)  # (T,)
+    good, poor = (np.asarray(members[labels * sign > 0].any(axis=0)) for sign in (1, -1))  # (T,)
     numbers = np.zeros(len(aligned), dtype=np.float32)
     for start, end in pairwise((0, *(aligned.turn_ends or (len(aligned),)))):
         if start < end:
