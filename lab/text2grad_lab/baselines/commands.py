@@ -1,4 +1,5 @@
-"""The commands of the baselines: refine, imitate, reflect, train-units, train-dpo, train-scalar."""
+"""The commands of the baselines: refine, imitate, reflect, train-units, train-dpo, train-sdpo,
+train-scalar."""
 
 from __future__ import annotations
 
@@ -144,6 +145,30 @@ class TrainDpo(Stage, ConfiguredAsDemo):
 
         refuse_run_name(self.name)
         return Work(partial(run_train_dpo, config, self.name, self.data))
+
+
+@command("train-sdpo")
+class TrainSdpo(Stage, ConfiguredAsDemo):
+    """Train the SFT policy by self-distillation (SDPO), with TRL.
+
+    The policy that is shown the critique of an answer, or an answer to the same prompt that passed,
+    teaches the policy that is not. Answers may have several turns. Critic, rollouts, groups, steps
+    and rate are those of critic and ppo.
+
+    \b
+    Example:
+      python -m text2grad_lab train-sdpo --config text2grad_lab:lookup_smollm2
+    """
+
+    name: str = option("--name NAME", "Its folder in <run.folder>/ppo.", "sdpo")
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad.stages.run_folder import refuse_run_name
+        from text2grad_lab.baselines.sdpo import run_train_sdpo
+
+        refuse_run_name(self.name)
+        return Work(partial(run_train_sdpo, config, self.name))
 
 
 @command("train-scalar")

@@ -33,8 +33,8 @@ class Compare(Stage, ConfiguredCommand):
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf
     (SFT on refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict),
     scalar_rm (PPO on a reward model of pairs), prm (on one of steps), dense (on one of tokens),
-    grpo, grpo_turns (GRPO with a number per turn), paper, text2grad. A recipe file (mine.yaml) is
-    PPO with that recipe over the configuration. A method may have further settings:
+    grpo, grpo_turns (GRPO with a number per turn), sdpo, paper, text2grad. A recipe file
+    (mine.yaml) is PPO with that recipe over the configuration. A method may have further settings:
     text2grad+ppo.gamma=1+ppo.kl=full. Add --config text2grad_lab:baselines to a preset for the
     settings of the baselines.
 

@@ -50,7 +50,7 @@ class Work:
     @property
     def trains_by_sampling(self) -> bool:
         """True for PPO runs, which sample rollouts."""
-        return self.words[0] == "train" and "--offline" not in self.words
+        return self.words[0] in ("train", "train-sdpo") and "--offline" not in self.words
 
 
 COMMON = ("run", "task", "policy", "tiny", "generation", "sandbox")
@@ -96,6 +96,9 @@ PPO = {
 TRAINED = {
     **{name: ppo_run(name, recipe) for name, recipe in PPO.items()},
     OURS: ppo_run(OURS),
+    "sdpo": Work(
+        ("train-sdpo", "--name", "sdpo"), "", ("sft",), ("critic", "ppo", "extra"), "ppo.lr", restart=False
+    ),
     "dpo": Work(
         ("train-dpo", PAIRS, "--name", "dpo"), "", ("pairs",), ("extra",), "extra.dpo.training.lr", restart=False
     ),
@@ -128,6 +131,7 @@ METHODS = {
     "dense": "PPO on dense token labels",
     "grpo": "GRPO",
     "grpo_turns": "GRPO with turn scores",
+    "sdpo": "SDPO",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }

@@ -1,0 +1,64 @@
+"""SDPO by TRL's trainer on answers of one and of several turns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from text2grad.config import Config, find_config, load_config
+from text2grad.policy.load import load_frozen
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.sft import run_sft
+from text2grad_lab.baselines.sdpo import EpisodeTrainer, run_train_sdpo
+
+WORDS = ("--task.limit=96", "--run.threads=1", "--policy.device=cpu", "--sft.epochs=8", "--sft.lr=2e-2")
+STEPS = ("--ppo.steps=2", "--ppo.rollouts=8", "--ppo.samples_per_prompt=4", "--generation.max_turns=3")
+
+
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    return dict(load_frozen(PolicySettings(model=folder)).model.state_dict())
+
+
+def test_episodes_train_the_policys_own_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of tools are read by student and teacher, and are in no loss; failed answers have
+    feedback."""
+    config: Config = load_config(
+        [find_config("text2grad_lab:lookup")], [f"--run.folder={tmp_path}", *WORDS, *STEPS]
+    )
+    run_sft(config)
+    seen: list[dict[str, Any]] = []
+    parent: Any = EpisodeTrainer.__base__
+    real = parent._compute_teacher_student_logits
+
+    def watched(self: Any, model: Any, teacher: Any, inputs: Any) -> Any:
+        logits = real(self, model, teacher, inputs)
+        seen.append({**inputs, "width": logits.teacher_logits.shape[1]})
+        return logits
+
+    monkeypatch.setattr(parent, "_compute_teacher_student_logits", watched)
+    masked: list[torch.Tensor] = []
+    ours = EpisodeTrainer._compute_teacher_student_logits
+
+    def masks(self: Any, model: Any, teacher: Any, inputs: Any) -> Any:
+        logits = ours(self, model, teacher, inputs)
+        masked.append(logits.loss_mask)
+        return logits
+
+    monkeypatch.setattr(EpisodeTrainer, "_compute_teacher_student_logits", masks)
+    summary = run_train_sdpo(config, "sdpo")
+    for inputs, mask in zip(seen, masked, strict=True):
+        own, read = inputs["policy_mask"].bool(), inputs["completion_mask"].bool()
+        assert (read & ~own).any() and not (own & ~read).any(), "tools have written, and are read"
+        active = inputs["self_distillation_mask"].bool()[:, None]
+        assert torch.equal(mask.bool(), own & active)
+        length = inputs["completion_ids"].shape[1]
+        assert torch.equal(inputs["teacher_input_ids"][:, -length:], inputs["completion_ids"])
+        assert inputs["teacher_input_ids"].shape[1] > inputs["prompt_ids"].shape[1] + length, "with feedback"
+    rows = [json.loads(line) for line in (tmp_path / "ppo/sdpo/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1] and all(row["with_feedback"] > 0.5 for row in rows)
+    before, after = weights(str(tmp_path / "sft/policy")), weights(summary.out)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
