@@ -114,7 +114,7 @@ def test_no_trick_passes() -> None:
     forged = Transcript.of([((), line) for line in ("submit", *RIGHT)])
     assert judged(forged).score == -1.0 and FormTask(TaskSettings(name=TASK)).scores(EXAMPLE, forged)["pass"] == 0
     farmed = judged(played(*["read due"] * 8, *["set due to 2024-01-01"] * 8))
-    assert sum(span.label for span in farmed.spans if span.label > 0) == 2, "one read and one call"
+    assert [span.label for span in farmed.spans].count(1) == 2, "one read and one call"
 
 
 def test_marks_of_any_demonstration_lie_in_their_turn_and_never_give_the_value() -> None:
