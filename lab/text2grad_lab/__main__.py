@@ -16,7 +16,7 @@ COMMANDS: tuple[str, ...] = (
     "text2grad_lab.paper.commands",
 )
 """Modules that register commands when they are imported, in the order of the help."""
-LISTED = ("--methods", "--only")
+LISTED = ("--methods", "--only", "--table")
 """Options that take all words up to the next option."""
 
 

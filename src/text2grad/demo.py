@@ -52,6 +52,10 @@ WAYS = ("greedy", "sampled")
 RATES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
 
 
+UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0, "ppo.max_unmatched": 1.0}
+"""Limits without effect: a run that fails is measured like the others."""
+
+
 class Command(NamedTuple):
     """A command of the demo; its configuration is saved as `<run.folder>/demo/<name>.yaml`."""
 
@@ -68,7 +72,7 @@ def run_demo(config: Config) -> dict[str, Any]:
     """
     measure = measure_of(config)
     folder, started = config.run.folder, time.perf_counter()
-    config = with_values(config, {"task.seed": config.run.seed, "ppo.max_kl": None, "ppo.max_failed": 1.0})
+    config = with_values(config, {"task.seed": config.run.seed, **UNSTOPPED})
     peaks = [_run(command) for command in preparation(config)]
     peaks.append(_run_side_by_side(training(config)))
     process_mb = psutil.Process().memory_info().rss / 2**20

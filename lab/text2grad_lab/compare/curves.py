@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from text2grad.page.curves import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
 from text2grad_lab.compare import times
@@ -14,9 +14,14 @@ from text2grad_lab.compare.methods import METHODS, Methods
 from text2grad_lab.compare.seeds import Seed
 
 COLOURS = ("#0b6e4f", "#b3541e", "#3a5ba0", "#8a4f9e", "#777777", "#bbbbbb", "#c9a227", "#2a9d8f")
+BAND = 'stroke="none" fill-opacity=".12"'
 Point = Mapping[str, float]
 Curves = Mapping[str, Sequence[Sequence[Point]]]
 """Points by method and seed."""
+
+
+class Band(Line):
+    """The outline of the values within one standard deviation of the mean over seeds."""
 
 
 def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[Point]]]:
@@ -69,7 +74,10 @@ def rollouts_to(start: float, curve: Sequence[Point], rate: float) -> float | No
 
 
 def draw_curves(curves: Curves, starts: Sequence[float], title: str) -> str:
-    """Return the sampled measure over rollouts as SVG: seeds thin and pale, their mean bold."""
+    """Return the sampled measure over rollouts as SVG: seeds thin and pale, their mean bold.
+
+    A band shows one standard deviation over the seeds, as in the paper's Figure 5.
+    """
     lines = [line for name, by_seed in curves.items() for line in _lines(METHODS.get(name, name), by_seed, starts)]
     return svg(lines, f"{title}, sampled", "rollouts")
 
@@ -81,8 +89,13 @@ def _lines(title: str, by_seed: Sequence[Sequence[Point]], starts: Sequence[floa
     ]
     values = [dict(line.points) for line in seeds]
     shared = sorted(set(values[0]).intersection(*values[1:]))  # rollouts at which all seeds were measured
-    mean = Line(title, tuple((at, fmean(value[at] for value in values)) for at in shared))
-    return [*seeds, mean]
+    over_seeds = {at: [value[at] for value in values] for at in shared}
+    mean = Line(title, tuple((at, fmean(at_seeds)) for at, at_seeds in over_seeds.items()))
+    upper, lower = (
+        [(at, fmean(at_seeds) + sign * pstdev(at_seeds)) for at, at_seeds in over_seeds.items()] for sign in (1, -1)
+    )
+    bands = [Band(title, (*upper, *reversed(lower)), thin=True)] if len(values) > 1 else []
+    return [*bands, *seeds, mean]
 
 
 def svg(lines: Sequence[Line], title: str, x_title: str) -> str:
@@ -106,6 +119,9 @@ def svg(lines: Sequence[Line], title: str, x_title: str) -> str:
         parts.append(f'<text x="{LEFT - 4}" y="{tick.at + 3}" text-anchor="end">{tick.text}</text>')
     with_points = [line for line in lines if line.points]
     for line, path in zip(with_points, drawn.paths, strict=True):
+        if isinstance(line, Band):
+            parts.append(f'<path d="{path.data}Z" fill="{colour[line.name]}" {BAND}/>')
+            continue
         look = 'stroke-width=".7" opacity=".35"' if line.thin else 'stroke-width="1.8"'
         parts.append(f'<path d="{path.data}" fill="none" stroke="{colour[line.name]}" {look}/>')
     bold = [line.name for line in lines if not line.thin and line.points]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config, dump_config
-from text2grad.demo import run_command
+from text2grad.demo import UNSTOPPED, run_command
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.settings import with_values
 from text2grad.stages.reward_model.gate import refuse_unfit_reward_model
@@ -22,7 +22,6 @@ from text2grad_lab.compare.methods import COMMON, REWARD_MODEL, Work, is_shared,
 DONE = "done"
 """The folder of a seed with a record of every command that has succeeded."""
 WITHOUT_EFFECT = {"run": {"folder", "threads", "loggers"}}
-NEVER_STOP = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
 """A setting that, like `WITHOUT_EFFECT`, affects no result."""
 
@@ -30,8 +29,8 @@ GATE = "critic.reward_model.gate"
 class Seed:
     """The works of one seed in its folder.
 
-    No run is ended early (`ppo.max_kl`, `ppo.max_failed`), so a method that collapses is measured
-    like the others. Interrupted commands resume. Commands print to a log next to their record.
+    No run is ended early (`UNSTOPPED`), so a method that collapses is measured like the others.
+    Interrupted commands resume. Commands print to a log next to their record.
     """
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
@@ -72,7 +71,7 @@ class Seed:
 
     def settings(self, work: Work) -> Config:
         """Return the configuration of a work, with its recipe and its scaled rate."""
-        settings = with_values(work.configure(self.config), {**NEVER_STOP, "run.threads": 1})
+        settings = with_values(work.configure(self.config), {**UNSTOPPED, "run.threads": 1})
         return _scale(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:

@@ -97,14 +97,13 @@ def show_lines(summary: Mapping[str, Any]) -> None:
 def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
     """Print the summary of `train`: counts, their meaning, and the next command."""
     from text2grad.page.runs import read_metrics
-    from text2grad.page.signs import describe_choice, describe_training, metric_warnings
+    from text2grad.page.signs import describe_choice, describe_training
 
     folder = config.run.folder
     rows = read_metrics(folder / "ppo" / name / "metrics.jsonl")
-    warnings = [f"warning: {line}" for line in metric_warnings(rows)]
     choice = [describe_choice(summary["chosen"])] if summary.get("chosen") else []
     counts = _counts({name: value for name, value in summary.items() if name != "chosen"})
-    _print(*counts, *describe_training(rows), *choice, *warnings)
+    _print(*counts, *describe_training(rows), *choice)
     options = f"--run.folder {folder}"
     _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
 

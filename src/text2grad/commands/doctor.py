@@ -34,7 +34,7 @@ class Check:
 
 def examine(model: Path | None = None) -> list[Check]:
     """Check this machine, and a model folder if one is given."""
-    checks = [check_python(), check_memory(), check_disk(Path.cwd()), *check_sandbox()]
+    checks = [check_python(), check_memory(), check_precision(), check_disk(Path.cwd()), *check_sandbox()]
     return checks if model is None else [*checks, check_model(model)]
 
 
@@ -67,6 +67,18 @@ def check_memory() -> Check:
     memory = total_memory() / 1e9
     cure = "" if memory >= DEMO_MEMORY_GB else f"use a machine with {DEMO_MEMORY_GB:.0f} GB"
     return Check("memory", not cure, f"{memory:.1f} GB, {count_cores()} cores", cure)
+
+
+def check_precision() -> Check:
+    """Name the half precision to train in: float16 would need loss scaling, which is not supported."""
+    detail = "train in bfloat16 or float32; not in float16, which needs loss scaling"
+    if find_spec("torch") is None:
+        return Check("precision", True, detail)
+    import torch
+
+    without_bfloat16 = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
+    cure = "set policy.dtype float32: this GPU has no bfloat16" if without_bfloat16 else ""
+    return Check("precision", not cure, detail, cure)
 
 
 def check_disk(folder: Path) -> Check:

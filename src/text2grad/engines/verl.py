@@ -530,7 +530,7 @@ def refuse_other_settings(job: Job) -> None:
 
 
 CHANGEABLE = ("trainer.logger", "ray_kwargs.", *(f"{NAME}.{key}" for key in ("folder", "working_folder")))
-CHANGEABLE += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_kl"))
+CHANGEABLE += tuple(f"{NAME}.ppo.{key}" for key in ("max_failed", "max_unmatched", "max_kl"))
 """Keys of `ppo.yaml` that may change before a run is resumed."""
 LATEST = "latest_checkpointed_iteration.txt"
 

@@ -46,6 +46,8 @@ METRICS = {
     "uncovered": "spans that cover no token",
     "unmatched": "quotes not found in the answer",
     "unmatched_share": "share of quotes not found in the answer",
+    "named_spans": "share of spans that the critique repeats",
+    "advantage_variance": "variance of the advantages, unscaled",
     "value": "value of the tokens",
     "wrong_sign_rate": "share of tokens pushed the wrong way",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,10 @@ from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.engines import verl
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import TaskMeasure
+from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Critique, Example, Feedback, Transcript
+from text2grad.page.runs import read_metrics
+from text2grad.page.signs import metric_warnings, quote_warnings
 from text2grad.policy.encode import encode_prompt, encode_prompts, encode_target
 from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
@@ -49,6 +52,9 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.watch.probes import PROBE_EVERY
 from text2grad.train.watch.steps import check_variety, combine_hooks, save_every, warn_if_length_rewarded
 
+QUOTE_STEPS = 10
+"""Steps over which the share of quotes that are not in the answers is averaged."""
+
 
 def probe_critic(critic: Critic) -> OnStep | None:
     """Return a callback that probes the critic every `PROBE_EVERY` steps; None if not probed.
@@ -75,6 +81,28 @@ def probe_critic(critic: Critic) -> OnStep | None:
                 f"{warning} (see answers with text2grad sample; raise ppo.kl_coefficient, or stop)", file=sys.stderr
             )
             warnings.append(warning)
+
+    return on_step
+
+
+def watch_quotes(limit: float) -> OnStep:
+    """Return a callback that warns, and then ends the run, if quotes are not in the answers.
+
+    The share is the mean over `QUOTE_STEPS` steps, because a step has few quotes. It warns once.
+    """
+    shares: deque[float] = deque(maxlen=QUOTE_STEPS)
+    warnings: list[str] = []
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        shares.append(metrics["unmatched_share"])
+        share = mean(shares) if len(shares) == QUOTE_STEPS else 0.0
+        if share > limit:
+            problem = f"{share:.1%} of the quotes of {QUOTE_STEPS} steps are not in the answers (ppo.max_unmatched)"
+            raise UserError(problem, "ask for exact quotes, ground the decoding, or raise ppo.max_unmatched")
+        if not warnings:
+            warnings.extend(quote_warnings(share, f"of the last {QUOTE_STEPS} steps"))
+            for line in warnings:
+                print(f"warning: {line}", file=sys.stderr)
 
     return on_step
 
@@ -131,6 +159,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                 save_every(settings.ppo.keep_every, policy, stage.folder),
                 probe_critic(critic),
                 warn_if_length_rewarded(),
+                watch_quotes(settings.ppo.max_unmatched),
                 check_variety(settings.ppo),
             )
             inputs = critic_inputs(settings, opened)
@@ -146,6 +175,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                     get_environment_factory(task),
                 )
     stage.exit_other_processes()
+    for line in metric_warnings(read_metrics(stage.folder / "metrics.jsonl")):
+        print(f"warning: {line}", file=sys.stderr)
     policy_folder = stage.folder / "policy"
     choice = read_choice(policy_folder)
     return {

@@ -76,6 +76,13 @@ class PPOSettings(Settings):
         description="share of failed critiques that stops the run",
         json_schema_extra=MAY_CHANGE,
     )
+    max_unmatched: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of quotes not in the answers, over ten steps, that stops the run",
+        json_schema_extra=MAY_CHANGE,
+    )
     max_kl: float | None = Field(
         default=3.0,
         gt=0,

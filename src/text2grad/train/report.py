@@ -14,6 +14,10 @@ from text2grad.feedback import Critique, Failure, Transcript, conversation_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.rl import advantage as adv
 from text2grad.train.rollout import PolicyStats, Responses, Rollout, scatter_to_tokens
+from text2grad.unicode_words import units
+
+RUN_OF_WORDS = 3
+"""Words of a span in a row by which a critique's text names it."""
 
 
 def is_due(step: int, steps: int, every: int) -> bool:
@@ -41,6 +45,7 @@ def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) 
         "critic_failed": 1 - len(critiques) / count,
         "unmatched": sum(critique.quotes.unmatched for critique in critiques) / count,
         "unmatched_share": unmatched_share(critiques),
+        "named_spans": named_spans(critiques),
         "ambiguous": sum(critique.quotes.ambiguous for critique in critiques) / count,
         "forced": sum(critique.forced > 0 for critique in critiques) / count,
         "cancelled": sum(item.cancelled for item in responses.credits) / count,
@@ -58,6 +63,7 @@ def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) 
         "kl_coefficient": coefficient,
         "entropy": float(adv.masked_mean(rollout.entropy, mask)),
         "value": float(adv.masked_mean(rollout.values, mask)),
+        "advantage_variance": float(adv.masked_var(rollout.returns - rollout.values, loss_mask)),
         "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, loss_mask)),
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, loss_mask)),
         "reward_length_correlation": float(adv.reward_length_correlation(delta_sums, lengths)),
@@ -88,6 +94,22 @@ def unmatched_share(critiques: Sequence[Critique]) -> float:
     unmatched = sum(critique.quotes.unmatched for critique in critiques)
     quotes = sum(critique.quote_count for critique in critiques)
     return unmatched / quotes if quotes else 0.0
+
+
+def named_spans(critiques: Sequence[Critique]) -> float:
+    """Return the share of spans that the text of their critique repeats; 0 without spans."""
+    named = [repeats(critique.text, span.text) for critique in critiques for span in critique.spans]
+    return sum(named) / len(named) if named else 0.0
+
+
+def repeats(text: str, quote: str) -> bool:
+    """True if a text has `RUN_OF_WORDS` words of a quote in a row, or all of a shorter quote."""
+    words, quoted = ([part[start:end].casefold() for start, end in units(part)] for part in (text, quote))
+    size = min(len(quoted), RUN_OF_WORDS)
+    runs, quoted_runs = (
+        {tuple(part[start : start + size]) for start in range(len(part) - size + 1)} for part in (words, quoted)
+    )
+    return size > 0 and not runs.isdisjoint(quoted_runs)
 
 
 def label_shares(responses: Responses) -> dict[str, float]:

@@ -36,6 +36,7 @@ def reward_model_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, A
         name: {
             **{rate: rates[f"{name}_{rate}"] for rate in LABEL_RATES},
             "intervals": {rate: bounds[f"{name}_{rate}"] for rate in LABEL_RATES},
+            "words": {rate: rates[f"{name}_word_{rate}"] for rate in LABEL_RATES[:3]},
             "characters": {rate: rates[f"{name}_character_{rate}"] for rate in LABEL_RATES[:3]},
             "gold_spans": gold[label],
             "predicted_spans": predicted[label],

@@ -1,4 +1,4 @@
-"""Span metrics of a critic against gold critiques, by token, character and span. No torch.
+"""Span metrics of a critic against gold critiques, by token, word, character and span. No torch.
 
 Tokens are those that the policy sampled, and labels belong to positions, so the two occurrences of
 a repeated word are scored separately and a perfect prediction scores exactly 1.
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from text2grad.align import Aligned, token_labels
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
+from text2grad.unicode_words import units
 
 Labels = NDArray[np.int8]
 Sums = NDArray[np.float64]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
 SPAN_NAMES: dict[Label, str] = {**LABEL_NAMES, 0: "improvable"}
 NEARLY, RESAMPLES = 0.9, 1000
-UNITS = {"token": "", "character": "character_"}
+UNITS = {"token": "", "word": "word_", "character": "character_"}
 """The units of labels, with their prefix in the names of rates."""
 
 
@@ -45,9 +46,10 @@ def span_report(cases: Sequence[SpanCase]) -> dict[str, float]:
 
     Returns:
         `good_*`, `poor_*`: `precision`, `recall` and `f1` of the tokens with the label (paper,
-        Table 1), and the same over characters (`character_*`), to compare critics across
-        tokenizers; `overlap_index`: of the characters with the label on either side, the share that
-        has it on both (the paper's Table 6 has such an index without its formula);
+        Table 1), and the same over words and signs (`word_*`) and characters (`character_*`), to
+        compare critics across tokenizers; `overlap_index`: of the characters with the label on
+        either side, the share that has it on both (the paper's Table 6 has such an index without
+        its formula);
         `wrong_sign_rate`: of the tokens that the critic labelled, the share with the opposite gold
         label, whose reward would push the wrong way;
         `span_exact_*`: precision, recall and F1 of spans with equal label and bounds;
@@ -96,10 +98,13 @@ def _rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
 
 
 def _count_labels(case: SpanCase, spans: Sequence[Span]) -> dict[str, float]:
-    """Count tokens and characters by gold label, by predicted label, and with both."""
+    """Count tokens, words and characters by gold label, by predicted label, and with both."""
     gold_spans, aligned = case.gold.spans, case.aligned
+    places = np.array(list(units(aligned.text)), dtype=np.int64).reshape(-1, 2)
+    words = Aligned.of(aligned.text, places[:, 0], places[:, 1])
     labels = {
         "token": (token_labels(gold_spans, aligned), token_labels(spans, aligned)),
+        "word": (token_labels(gold_spans, words), token_labels(spans, words)),
         "character": (character_labels(gold_spans, aligned.text), character_labels(spans, aligned.text)),
     }
     counts: dict[str, float] = {}

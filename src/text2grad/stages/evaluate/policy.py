@@ -233,6 +233,9 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
             raise UserError(problem, "--evaluate.token_reward false")
         results = evaluate_policy(policy, exam, make_extra_figures(policy, critic, config.credit))
     name = target_name(target)
+    if unmeasured := sum(not row["scores"] for row in results.answers):
+        lacking = "have neither a reference nor tests: ROUGE, BLEU and pass leave them out"
+        print(f"{unmeasured} of {len(heldout)} held-out prompts {lacking}", file=sys.stderr)
     write_json(run.results / f"{name}{SCORES}", results.scores)
     warnings = list(warn_below_scalar(run, name))
     for line in warnings:

@@ -48,6 +48,7 @@ from text2grad.stages.training import (
     refuse_other_engines,
 )
 from text2grad.train.supervised import Heads, train_supervised
+from text2grad.train.watch.steps import save_every
 
 JUDGE_PROMPT = "compare_critiques"
 
@@ -102,7 +103,7 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
     run = stage.finalise(policy, facts_of_pairs(policy, pairs))
     base = hash_base_weights(policy.model) if settings.shared else ""
     settings = run.config.reward_model
-    with run.begin(start) as options:
+    with run.begin(start, on_step=save_every(settings.keep_every, policy, stage.folder)) as options:
         metrics = train_supervised(
             policy,
             pairs,
