@@ -70,7 +70,7 @@ def check_memory() -> Check:
 
 
 def check_precision() -> Check:
-    """Name the half precision to train in: float16 would need loss scaling, which is not supported."""
+    """Name the precisions to train in; float16 would need loss scaling, which is not supported."""
     detail = "train in bfloat16 or float32; not in float16, which needs loss scaling"
     if find_spec("torch") is None:
         return Check("precision", True, detail)

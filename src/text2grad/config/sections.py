@@ -103,7 +103,7 @@ class RewardModelSettings(Settings):
     keep_every: int | None = Field(
         default=None,
         ge=1,
-        description="steps between saved reward models, reward_model/reward_model-step-K; null: only the last is saved",
+        description="steps between saved models, reward_model/reward_model-step-K; null: only the last is saved",
         json_schema_extra=MAY_CHANGE,
     )
     max_new_tokens: int = Field(default=256, ge=1, description="maximum tokens of a critique")
