@@ -24,7 +24,7 @@ from text2grad.errors import UsageError
 from text2grad.named import load_named
 from text2grad.tasks.base import TASKS
 from text2grad_lab.__main__ import repeat_listed
-from text2grad_lab.paper import check, steps
+from text2grad_lab.paper import check, runner, steps, tables
 
 UNIT_MODEL = "text2grad_lab.baselines.units:UNIT_MODEL"
 PAGE = ROOT / "lab" / "paper.md"
@@ -139,7 +139,7 @@ def test_a_bug_of_a_command_fails_its_step_alone(monkeypatch: pytest.MonkeyPatch
 def paper(*words: str) -> int:
     """Run `paper` with these words; its exit code."""
     with pytest.raises(SystemExit) as left:
-        main(["paper", *words, "--json"])
+        main(repeat_listed(["paper", *words, "--json"]))
     return int(left.value.code or 0)
 
 
@@ -168,6 +168,8 @@ def test_a_step_costs_what_its_row_says() -> None:
     by_name = {step.name: step for step in STEPS}
     ppo = by_name["slf5k/train"]
     assert ppo.gpu_hours == pytest.approx(1667 * 0.49 / 60 * 8)
+    assert ppo.h100_hours == pytest.approx(1667 * 12 * 44.5 / 64 / 3600)
+    assert (ppo.gpu_gb, by_name["slf5k/feedback_report"].gpu_gb) == (66.6, 0)
     annotate = by_name["slf5k/annotate"]
     assert annotate.chat_usd == pytest.approx(5500 * (1000 * 2.5 + 300 * 10) / 1e6)
     assert annotate.gpu_hours == pytest.approx(0.4e6 / 1000 / 3600)
@@ -181,6 +183,7 @@ def test_a_step_costs_what_its_row_says() -> None:
 def test_ppo_is_priced_by_the_steps_of_the_preset(name: str) -> None:
     data, ppo = steps.read_list()["data"][name], load_config(find_config(name)).ppo
     assert data["text2grad"][0] == data["scalar"][0] == ppo.steps
+    assert data["rollouts"] == ppo.rollouts
 
 
 def test_what_is_missing_is_one_line_with_its_cure(
@@ -188,12 +191,25 @@ def test_what_is_missing_is_one_line_with_its_cure(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(steps, "gpu_here", lambda: False)
+    monkeypatch.setattr(runner, "devices", lambda: [])
+    monkeypatch.setattr(runner, "lacking_on_hub", lambda rows: [f"no hub for {len(rows)}"])
     assert paper() == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    for part in ("a GPU", "OPENAI_API_KEY", "data/mt_bench/question.jsonl", "data/MbppPlus.jsonl.gz"):
+    for part in (
+        "a GPU",
+        "OPENAI_API_KEY",
+        "data/mt_bench/question.jsonl",
+        "data/MbppPlus.jsonl.gz",
+        "no hub for 12",
+    ):
         assert part in said
     assert list(tmp_path.iterdir()) == []
+
+
+def ready_machine(monkeypatch: pytest.MonkeyPatch, gpus: list[str]) -> None:
+    """Lack nothing, on a machine with these GPUs."""
+    monkeypatch.setattr(runner, "devices", lambda: gpus)
+    monkeypatch.setattr(runner, "lacking", lambda *_: [])
 
 
 def test_a_step_that_ended_well_is_not_run_again(
@@ -206,19 +222,18 @@ def test_a_step_that_ended_well_is_not_run_again(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(steps, "steps", lambda: [STEPS[0]])
-    monkeypatch.setattr(steps, "gpu_here", lambda: True)
+    monkeypatch.setattr(steps, "steps", lambda *_: [STEPS[0]])
+    ready_machine(monkeypatch, [""])
     monkeypatch.setenv("CODE", "1")
-    assert paper() == 1 and not steps.NOTES.exists()
+    assert paper() == 1 and not list(runner.NOTES.iterdir())
     assert "slf5k/sft failed (exit code 1)" in capfd.readouterr().err
     monkeypatch.setenv("CODE", "3")
     assert paper() == paper() == 0
     assert (tmp_path / "ran").read_text().splitlines() == ["sft --config slf5k --json"] * 2
     assert "1 of 1 steps are done" in capfd.readouterr().err
-    [note] = [json.loads(file.read_text()) for file in steps.NOTES.iterdir()]
+    [note] = [json.loads(file.read_text()) for file in runner.NOTES.iterdir()]
     assert (note["code"], note["summary"]) == (3, {"spans": 3})
-    monkeypatch.setattr(steps, "steps", lambda: [STEPS[4]])
-    assert not steps.is_done(STEPS[4])
+    assert not runner.is_done(STEPS[4])
 
 
 def test_the_plan_needs_nothing_and_ends_with_its_totals(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,3 +242,164 @@ def test_the_plan_needs_nothing_and_ends_with_its_totals(capsys: pytest.CaptureF
     wanted = [step for step in STEPS if step.group == "slf5k"]
     assert json.loads(lines[-1]) == steps.totals(wanted, 2.5)
     assert sum(line.startswith("slf5k/") for line in lines) == len(wanted)
+
+
+BY_NAME = {step.name: step for step in STEPS}
+
+
+def test_a_step_comes_after_those_that_it_needs() -> None:
+    places = {step.name: number for number, step in enumerate(STEPS)}
+    for step in STEPS:
+        assert all(places[name] < places[step.name] for name in step.after), step.name
+
+
+def test_a_table_is_run_with_all_that_it_needs() -> None:
+    chosen = [step.name for step in steps.select(STEPS, ["table16", "table17", "mistral/slf5k_mistral_base"])]
+    needed = ["sft", "annotate", "steps_annotate", "steps_annotate_heldout", "train_steps"]
+    assert chosen[:-1] == [f"{data}/{name}" for data in ("slf5k", "kodcode") for name in needed]
+    assert chosen[-1] == "mistral/slf5k_mistral_base"
+    assert len(steps.select(STEPS, ["slf5k"])) == sum(step.group == "slf5k" for step in STEPS)
+    with pytest.raises(UsageError, match="no part 'table20'"):
+        steps.select(STEPS, ["table20"])
+
+
+@pytest.mark.parametrize("number", tables.read_tables())
+def test_a_table_names_steps_of_the_list_and_has_a_figure_for_each_column(number: int) -> None:
+    assert set(tables.steps_of(number)) <= BY_NAME.keys()
+    table = tables.fill_table(number, Path("no/such/folder"))
+    for name, cells in table.rows:
+        assert list(cells) == table.columns, name
+        if number not in (9, 10):
+            assert all(cell.ours is None for cell in cells.values())
+
+
+def write(folder: Path, files: dict[str, Any]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+
+
+def test_a_table_has_the_mean_over_seeds_and_what_fills_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = "runs/slf5k/evaluation/summarization-SLF5K/sft.json"
+    write(tmp_path, {place: {"greedy_rouge_l": 0.2, "greedy_bleu": 0.04}})
+    write(tmp_path / "seed-1", {place: {"greedy_rouge_l": 0.3, "greedy_bleu": None}})
+    write(tmp_path, {"runs/slf5k/config.yaml": "policy: {model: meta/Llama}\n"})
+    assert paper("--table", "2", "11") == 0
+    first, second = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"]
+    row = next(row for row in first["rows"] if row["name"] == "SFT")
+    assert (row["paper"]["R-L"], row["ours"]["R-L"], row["seeds"]["R-L"]) == (0.195, pytest.approx(0.25), 2)
+    assert (row["ours"]["BLEU"], row["seeds"]["BLEU"], row["ours"]["R-1"]) == (0.04, 1, None)
+    assert (row["model"], len(row["date"])) == ("Llama", 10)
+    assert row["missing"]["BERTScore"]["steps"] == ["slf5k/measure_sft", "slf5k/texts_slf5k"]
+    assert second["table"] == 11
+    tables.show_tables([tables.fill_table(2, tmp_path)])
+    shown = capsys.readouterr().out
+    assert "0.195 | 0.250" in shown and "0.380 | –" in shown and "1–2" in shown
+    assert "– SFT: --only slf5k/measure_sft slf5k/texts_slf5k\n" in shown
+
+
+def test_cells_are_arithmetic_over_what_files_hold(tmp_path: Path) -> None:
+    metrics = {"seconds_generate": 30.0, "seconds_critique": 15.0, "seconds_score": 5.0, "seconds_update": 10.0}
+    judge = {"win": 0.621, "tie": 0.09, "loss": 0.289}
+    write(
+        tmp_path,
+        {
+            "runs/slf5k/ppo/text2grad/metrics.jsonl": json.dumps({"step": 0, **metrics}) + "\n",
+            "runs/slf5k/ppo/scalar_rm/metrics.jsonl": json.dumps({"step": 0, **metrics, "seconds_critique": 0})
+            + "\n",
+            "runs/slf5k/evaluation/reward_model.full.json": {"judge": judge},
+            "runs/ultrafeedback/alpaca_dpo/judge/leaderboard.csv": ",length_controlled_winrate\ndpo,31.5\nx,9\n",
+            **{
+                f"runs/paper/{data}-feedback_report.json": {"summary": {"unmatched_rate": 0.01 * n, "usd": n}}
+                for n, data in enumerate(("kodcode", "slf5k", "ultrafeedback"), start=1)
+            },
+        },
+    )
+
+    def texts(number: int, row: str) -> list[str]:
+        return [cell.text.split(" | ")[1] for cell in dict(tables.fill_table(number, tmp_path).rows)[row].values()]
+
+    assert texts(13, "SLF5K") == ["0.75", "1.00", "1.33"]
+    assert texts(1, "SLF5K")[4] == "62:9:29"
+    assert texts(4, "DPO")[0] == "31.5"
+    assert texts(15, "average") == ["2.00", "98.00"]
+    assert texts(14, "total")[2] == "6.00" and texts(14, "total")[0] == "–"
+    assert texts(10, "initial KL coefficient") == ["0.2", "0.05", "0.07"]
+    assert texts(10, "training epochs") == ["4.0008", "4", "4"]
+    assert texts(9, "LoRA targets") == ["q_proj:v_proj"]
+
+
+def test_steps_run_side_by_side_each_on_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "text2grad"
+    program.write_text(
+        f'#!/bin/sh\necho "$1 $CUDA_VISIBLE_DEVICES" >> {tmp_path}/ran\n'
+        f"i=0; while [ $1 = one ] && ! grep -q two {tmp_path}/ran && [ $i -lt 200 ]\n"
+        "do sleep 0.05; i=$((i+1)); done\n"
+        "echo oops >&2; echo '{}'\n[ $1 != bad ]\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    ready_machine(monkeypatch, ["4", "7"])
+
+    def step(name: str, **fields: Any) -> steps.Step:
+        return dataclasses.replace(STEPS[0], name=f"slf5k/{name}", words=(name,), **fields)
+
+    chosen = [step("one"), step("two"), step("bad"), step("later", after=("slf5k/bad",))]
+    chosen += [step("last", after=("slf5k/one",), awaits=("slf5k/t*",))]
+    summary = runner.run_paper(chosen, keep_going=True)
+    ran = dict(line.split() for line in (tmp_path / "ran").read_text().splitlines())
+    assert {ran["one"], ran["two"]} == {"4", "7"} and "later" not in ran and "last" in ran
+    assert (summary["ran"], summary["exit_code"]) == (3, 1)
+    assert summary["failed"]["slf5k/later"] == "not run, it needs slf5k/bad"
+    assert (runner.NOTES / "slf5k-one.log").read_text() == "oops\n"
+
+
+def test_a_file_that_two_steps_use_is_used_by_one_at_a_time() -> None:
+    one, two = (dataclasses.replace(STEPS[0], name=name, holds="journal") for name in ("a", "b"))
+    assert runner.is_ready(one, [one, two], []) and not runner.is_ready(two, [two], [one])
+
+
+def test_what_the_hub_refuses_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--here--model" / "snapshots").mkdir(parents=True)
+
+    def refused(self: object, name: str, repo_type: str) -> None:
+        assert (name, repo_type) != ("here/model", "model")
+        if name == "meta/gated":
+            raise GatedRepoError("gated", response=SimpleNamespace(headers={}, request=None))  # type: ignore[arg-type]
+        if name == "far/data":
+            raise OSError("no route")
+
+    monkeypatch.setattr(HfApi, "auth_check", refused)
+    rows: dict[str, Any] = {"here/model": {}, "meta/gated": {}, "open/data": {"data": True}}
+    [line] = runner.lacking_on_hub(rows)
+    assert line.startswith("meta/gated (accept its licence at https://huggingface.co/meta/gated")
+    [line] = runner.lacking_on_hub({"far/data": {"data": True}, "far/other": {}})
+    assert line == "the hub cannot be reached for far/data, far/other (no route)"
+
+
+def test_the_papers_prompts_and_answers_change_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = {step.name: " ".join(step.words) for step in steps.steps("paper", published=True, seed=2)}
+    annotate = chosen["slf5k/annotate"]
+    assert "--critic.prompted.prompt text2grad_lab.prompts:summarization_b1" in annotate
+    assert "--responses runs/slf5k/published.jsonl" in annotate and annotate.endswith("--run.seed 2")
+    assert "--judge.prompt code_e2" in chosen["kodcode/measure_reward"]
+    assert "--judge.prompt summarization_e1" in chosen["slf5k/judge_dpo"]
+    assert "--run.seed" not in chosen["slf5k/feedback_report"]
+    assert "slf5k/published" not in BY_NAME and "published" not in " ".join(BY_NAME["slf5k/annotate"].words)
+    for step in steps.steps("paper", published=True):
+        configuration(step.words)
+
+
+def test_published_answers_are_checked_in_the_tiny_world() -> None:
+    all_steps = steps.steps("paper", published=True)
+    names = [f"{data}/annotate" for data in ("slf5k", "kodcode", "ultrafeedback")]
+    found = check.check(steps.select(all_steps, names))
+    assert (found["steps"], found["failed"]) == (12, [])

@@ -30,6 +30,15 @@ def test_this_machine_and_a_model_pass(model: Path, capsys: pytest.CaptureFixtur
     assert left.value.code == 0, capsys.readouterr().out
 
 
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_a_gpu_without_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool) -> None:
+    assert "float16, which needs loss scaling" in doctor.check_precision().detail
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: has_bfloat16)
+    check = doctor.check_precision()
+    assert check.ok is has_bfloat16 and ("float32" in check.cure) is not has_bfloat16
+
+
 def remove(*names: str) -> Callable[[Path], None]:
     return lambda folder: [(folder / name).unlink(missing_ok=True) for name in names] and None
 

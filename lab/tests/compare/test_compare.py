@@ -120,7 +120,15 @@ def test_the_share_of_scalar_ppos_rollouts(ours: list[Any], share: float | None)
     assert curves.rollout_shares(by_method, [0.2, 0.4]) == {"scalar": 1.0, "text2grad": expected}
     assert curves.rollout_shares({"text2grad": ours}, [0.2, 0.4]) == {}
     drawn = curves.draw_curves(by_method, [0.2, 0.4], "held-out pass@1")
-    assert drawn.count("<path") - drawn.count("#e5e5e5") == 6 and ">text2grad" in drawn
+    bands = drawn.count("fill-opacity")
+    assert drawn.count("<path") - drawn.count("#e5e5e5") - bands == 6 and ">text2grad" in drawn and bands == 2
+
+
+def test_the_band_is_one_deviation_over_the_seeds() -> None:
+    band, *_ = curves._lines("text2grad", [curve(0.2), curve(0.4)], [0.1, 0.1])
+    assert isinstance(band, curves.Band)
+    assert band.points == ((0.0, 0.1), (100.0, pytest.approx(0.4)), (100.0, pytest.approx(0.2)), (0.0, 0.1))
+    assert not any(isinstance(line, curves.Band) for line in curves._lines("one", [curve(0.2)], [0.1]))
 
 
 @pytest.mark.parametrize(

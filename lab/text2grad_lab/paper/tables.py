@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.config import dump_config, find_config, load_config
+from text2grad.config import find_config, load_config
 from text2grad.page.runs import read_metrics
 from text2grad.strict_yaml import parse_yaml
 from text2grad_lab.compare.times import seconds_of
@@ -158,10 +158,10 @@ def cell_fields(table: Spec, row: Spec, column: Spec) -> dict[str, Any]:
 
 
 def combine(how: str, paper: Any, cells: Sequence[Cell]) -> Cell:
-    """Return the mean, sum or ratio of cells; missing if one of them is."""
+    """Return the mean, sum or ratio of cells; missing if one of them is, or not published."""
     result = Cell(paper, format=cells[0].format)
     values = [cell.ours[0] for cell in cells if cell.ours is not None]
-    if len(values) == len(cells):
+    if len(values) == len(cells) and paper is not None:
         total = values[0] / values[1] if how == "ratio" else sum(values)
         result.ours = (total / len(values) if how == "mean" else total,)
         result.seeds = min(cell.seeds for cell in cells)
@@ -209,7 +209,7 @@ def read_data(file: str) -> Any:
     """Return what a file holds: JSON, a preset's settings, mean metrics, or AlpacaEval's models."""
     path = Path(file)
     if file.startswith(PRESET):
-        return dump_config(load_config([find_config(file.removeprefix(PRESET))]))
+        return load_config([find_config(file.removeprefix(PRESET))]).model_dump(mode="json")
     if path.suffix == ".jsonl":
         return {"seconds": fmean(map(seconds_of, read_metrics(path)))}
     if path.suffix == ".csv":
@@ -270,7 +270,8 @@ def show_tables(tables: Sequence[Table]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    console = Console(width=None if Console().is_terminal else 200, highlight=False)
+    width = None if Console().is_terminal else 200
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
     for table in tables:
         drawn = RichTable(title=f"Table {table.number}: {table.title} (paper | ours)", box=box.SIMPLE)
         for name in ("", *table.columns, "seeds", "model", "date"):

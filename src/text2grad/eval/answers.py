@@ -7,6 +7,7 @@ A file is JSON Lines, JSON or CSV. A row has a `response` (or `output`), and eit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +41,7 @@ class SystemAnswers(NamedTuple):
 
 def system_name(file: Path) -> str:
     """Return the name of the system whose answers a file holds."""
-    return file.name.partition(".")[0]
+    return re.sub(r"(\.answers)?\.[a-z]+(\.gz)?$", "", file.name)
 
 
 def read_answers(file: Path, heldout: HeldoutExamples) -> SystemAnswers:

@@ -9,7 +9,7 @@ from text2grad.settings import Settings, value_at
 MAY_CHANGE = {
     "run": {"folder", "loggers", "parallel"},
     "policy": {"model"},
-    "ppo": {"max_failed", "max_kl", "heldout_every", "keep_every"},
+    "ppo": {"max_failed", "max_unmatched", "max_kl", "heldout_every", "keep_every"},
     **dict.fromkeys(
         ("training", "sft", "offline", "credit", "generation", "reward_model.training"), frozenset[str]()
     ),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span
-from text2grad.eval.critics.spans import intervals, span_report
+from text2grad.align import Aligned
+from text2grad.eval.critics.spans import SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Judgement, Span
 
 
@@ -58,7 +60,8 @@ def test_improvement_suggestions_have_figures_of_their_own_and_move_no_other() -
 @given(st.lists(critiques(), min_size=1, max_size=4))
 def test_a_perfect_prediction_scores_one(golds: Sequence[Critique]) -> None:
     report = span_report([case(gold, gold) for gold in golds])
-    wrong = {"wrong_sign_rate", "character_wrong_sign_rate", "unreadable", "unmatched", "ambiguous", "forced"}
+    signs = {"wrong_sign_rate", "word_wrong_sign_rate", "character_wrong_sign_rate"}
+    wrong = {*signs, "unreadable", "unmatched", "ambiguous", "forced"}
     assert {name for name, value in report.items() if value == 0} == wrong
     assert all(value == 1 for name, value in report.items() if name not in wrong)
 
@@ -166,6 +169,17 @@ def test_characters_counted_by_hand() -> None:
     assert (scores["good_character_precision"], scores["good_character_recall"]) == approx((3 / 7, 3 / 7))
     assert scores["good_overlap_index"] == approx(3 / 11)
     assert (scores["poor_overlap_index"], scores["character_wrong_sign_rate"]) == (1.0, 0.0)
+
+
+def test_words_counted_by_hand_where_tokens_are_pieces_of_them() -> None:
+    """Gold "the cat" good, predicted "cat sat" good; every token is a character."""
+    edges = np.arange(len(TEXT) + 1)
+    pieces = Aligned.of(TEXT, edges[:-1], edges[1:])
+    scores = span_report([SpanCase(critique(word_span(1, 0, 1)), critique(word_span(1, 1, 2)), pieces)])
+    assert (scores["good_word_precision"], scores["good_word_recall"], scores["good_word_f1"]) == (0.5, 0.5, 0.5)
+    assert scores["good_precision"] == approx(3 / 7)
+    opposite = span_report([SpanCase(critique(word_span(1, 0, 1)), critique(word_span(-1, 1, 2)), pieces)])
+    assert opposite["word_wrong_sign_rate"] == 0.5
 
 
 def test_nearly_is_nine_tenths_of_the_longer() -> None:

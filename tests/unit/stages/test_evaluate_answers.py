@@ -79,6 +79,8 @@ def test_a_file_is_measured_without_a_model(evaluated: Evaluation) -> None:
     folder = evaluated.run / "evaluation"
     assert figures.pop("out") == str(folder / "summarization" / "gpt.json")
     assert json.loads((folder / "summarization" / "gpt.json").read_text()) == figures
+    evaluated(ROWS, name="gpt-3.5")
+    assert (folder / "summarization" / "gpt-3.5.json").is_file()
     listed = evaluated([{**row, "reference": [row["reference"]]} for row in ROWS])
     assert listed["rouge_l"] == figures["rouge_l"], "a list of one reference is that reference"
 
@@ -233,6 +235,18 @@ def test_a_policy_gets_the_figures_of_a_file(evaluated: Evaluation, monkeypatch:
     for name in ("rouge1", "rouge2", "rouge_l", "empty", "bleu"):
         assert figures[f"greedy_{name}"] == pytest.approx(same[name]), name
     assert "out" not in same, "an evaluation's own answers do not overwrite it"
+
+
+def test_prompts_that_no_measure_can_use_are_counted(
+    evaluated: Evaluation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated.use([*posts(2), {**posts(3, ideal_human_summary="")[2]}])
+    model = str(tiny_model(evaluated.folder / "model"))
+    monkeypatch.setattr(stage, "sample", lambda _, asked, *__: [([5, 6], "it rains") for _ in asked])
+    words = ("--generation.max_new_tokens", "8", "--policy.model", model, "--evaluate.samples", "1")
+    figures = run_evaluate(evaluated.config(*words), model).as_dict()
+    assert figures["greedy_rouge_l"] == 1
+    assert "1 of 3 held-out prompts have neither a reference nor tests: ROUGE" in capsys.readouterr().err
 
 
 def test_a_damaged_file_of_answers_is_one_line(tmp_path: Path) -> None:

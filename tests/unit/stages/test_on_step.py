@@ -17,7 +17,7 @@ from text2grad.feedback import Example, Message
 from text2grad.stages.critics import CriticFactory
 from text2grad.stages.evaluate.policy import run_evaluate
 from text2grad.stages.run_folder import RunFolder
-from text2grad.stages.train import run_train
+from text2grad.stages.train import QUOTE_STEPS, run_train, watch_quotes
 from text2grad.tasks.base import Split
 from tiny_runs import Halves, tiny_model
 
@@ -72,6 +72,21 @@ def test_measuring_adds_to_the_metrics_and_changes_no_step(tmp_path: Path, task:
     assert added == [set(), names, names]
     same = [{key: row[key] for key in row if "seconds" not in key and "heldout" not in key} for row in watched]
     assert same == [{key: row[key] for key in row if "seconds" not in key} for row in plain]
+
+
+def test_quotes_that_are_not_in_the_answers_are_reported_once_and_end_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    look = watch_quotes(0.1)
+    for step in range(QUOTE_STEPS - 1):
+        look(step, {"unmatched_share": 0.04 if step else 0.5})
+    assert capsys.readouterr().err == "", "too few steps to say"
+    look(QUOTE_STEPS - 1, {"unmatched_share": 0.04})
+    look(QUOTE_STEPS, {"unmatched_share": 0.3})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: 8.6% of the quotes")
+    with pytest.raises(UserError, match=r"ppo\.max_unmatched"):
+        look(QUOTE_STEPS + 1, {"unmatched_share": 0.3})
 
 
 def test_without_held_out_prompts_nothing_begins(tmp_path: Path, task: Lengths) -> None:

@@ -16,8 +16,9 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import sft
 from text2grad.stages.intake import run_import
+from text2grad.stages.merge import run_merge
 from text2grad.stages.reward_model import train as reward_model
-from text2grad.stages.reward_model.train import run_train_reward
+from text2grad.stages.reward_model.train import run_evaluate_reward_model, run_train_reward
 from text2grad.stages.run_folder import RunFolder
 from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
@@ -46,6 +47,18 @@ def test_a_shared_reward_model_is_an_adapter_beside_that_of_the_policy(tmp_path:
     (config.run.folder / "reward_model" / "policy" / "base.sha256").write_text("0\n")
     with pytest.raises(UserError, match=r"trained on another base model .*/base\)"):
         run_train(config, "again")
+
+
+def test_reward_models_on_the_way_are_measured_and_merged(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "run", "--reward_model.keep_every", "1")
+    run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
+    run_sft(config)
+    run_train_reward(config)
+    first, *_ = sorted((config.run.folder / "reward_model").glob("reward_model-step-*"))
+    early = small_config(tmp_path / "run", "--critic.reward_model.folder", str(first))
+    assert "poor_f1" in run_evaluate_reward_model(early).report
+    run_merge(config, str(first), tmp_path / "merged", "other", None)
+    assert (tmp_path / "merged" / "config.json").is_file()
 
 
 def test_what_was_trained_is_gone_when_the_reward_model_is_measured(

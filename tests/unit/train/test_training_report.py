@@ -11,7 +11,7 @@ from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
 from text2grad.align import Aligned, CreditSettings
 from text2grad.feedback import Example, Judgement, Message, Source
 from text2grad.policy.generate import Sample
-from text2grad.train.report import label_shares, same_answers, unmatched_share
+from text2grad.train.report import label_shares, named_spans, repeats, same_answers, unmatched_share
 from text2grad.train.rollout import Responses, judge
 
 
@@ -47,6 +47,18 @@ def test_quotes_that_pay_nothing_are_no_part_of_the_share_that_is_lost() -> None
     said = [critique(word_span(1, 1, 3), word_span(0, 5, 6), unmatched=1), critique(unmatched=1, ambiguous=1)]
     assert unmatched_share(said) == 2 / 4
     assert unmatched_share([critique(word_span(0, 5, 6))]) == 0
+
+
+def test_spans_that_the_text_of_a_critique_repeats() -> None:
+    """Three words in a row name a longer span; a shorter one has to be there in full."""
+    prose = "The mail says Friday, so NEXT week is wrong."
+    assert repeats(prose, "next week") and repeats(prose, "the mail says that it is due")
+    assert not repeats(prose, "next month") and not repeats(prose, "the mail is late") and not repeats("", "next")
+    assert repeats("`x - 1` is wrong", "return x - 1")
+    spans = (word_span(1, 0, 1), word_span(-1, 5, 6))
+    text = f"{spans[0].text} fits."
+    said = [critique(*spans).model_copy(update={"text": text}), critique(spans[0]).model_copy(update={"text": "-"})]
+    assert named_spans(said) == approx(1 / 3) and named_spans([critique()]) == 0
 
 
 def test_prompts_whose_answers_are_all_the_same() -> None:
