@@ -31,6 +31,7 @@ def test_a_shared_reward_model_is_an_adapter_beside_that_of_the_policy(tmp_path:
     """It starts from the adapter of SFT or, where it names a model, from that; the policy always
     from SFT's."""
     options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
+    options += ("--reward_model.keep_every", "1")
     config = small_config(tmp_path / "run", *options)
     run_import(config, corrected_file(tmp_path / "dev_feedback.jsonl"), "auto", None)
     run_sft(config)
@@ -44,6 +45,8 @@ def test_a_shared_reward_model_is_an_adapter_beside_that_of_the_policy(tmp_path:
         adapter = json.loads((folder / "adapter_config.json").read_text())
         assert (adapter["r"], adapter["base_model_name_or_path"]) == (2, str(Path(base).resolve()))
         assert not (folder / "model.safetensors").exists()
+    final, first = (config.run.folder / "reward_model" / place for place in ("policy", "reward_model-step-1"))
+    assert (first / "base.sha256").read_text() == (final / "base.sha256").read_text()
     (config.run.folder / "reward_model" / "policy" / "base.sha256").write_text("0\n")
     with pytest.raises(UserError, match=r"trained on another base model .*/base\)"):
         run_train(config, "again")

@@ -113,8 +113,8 @@ def train_reward_model(stage: TrainingStage) -> RewardModelSummary:
             heads=Heads(settings.weight_of_labels, settings.score_head, settings.tags),
         )
         (stage.folder / GATE_FILE).unlink(missing_ok=True)  # the verdict on the previous model
-        if base:
-            (stage.folder / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+        for place in (stage.folder / "policy", *stage.folder.glob("*-step-*")) if base else ():
+            (place / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
     return RewardModelSummary(
         records=len(records),
         trained_on=len(pairs),
