@@ -47,7 +47,7 @@ def run_published(config: Config, data: str, limit: int | None, out: Path) -> Pu
     splits, share = splits_of_task(RunFolder.of(config)), feedback_split(config.task)
     written: dict[str, list[Response]] = {}
     for split, response in published_answers(data):
-        question = question_key(Example(id=response.id, prompt=response.prompt))
+        question = question_key(Example(id=response.id, prompt=response.prompt, meta=response.meta))
         own = splits.get(question, assign_split(question, config.task))
         written.setdefault("heldout" if split == "heldout" else own, []).append(response)
     answers, heldout = written.pop(share, [])[:limit], written.pop("heldout", [])
