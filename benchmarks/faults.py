@@ -1,8 +1,9 @@
 """Play faults against the commands: every file, request and child process x every fault.
 
-A cell is one place (a file that a command writes, its request, its child process) and one fault.
-The command runs in a child process where an audit hook, or the scripted server, causes the fault.
-Then the same command runs again without it. Each cell must keep these promises:
+A cell is one place (a file that a command writes, its request, the server that it asks, its child
+process) and one fault. The command runs in a child process where an audit hook, or the scripted
+server, causes the fault. Then the same command runs again without it. A command that serves is
+asked by a client, which repeats what was not confirmed. Each cell must keep these promises:
 
 - earlier files keep their content, or have the content of an undisturbed run;
 - no answer is paid for twice, except those in flight when the process was killed;
@@ -14,11 +15,12 @@ A fault that does not strike is a violation too. Files that differ between two u
 not compared; stderr names them.
 
     OMP_NUM_THREADS=1 python benchmarks/faults.py [--sample N] [--seed N] [--only TEXT] [--table]
+        [--results FILE]
 
-Without `--sample` all cells are played. `--table` prints a table of the results. Full disks need
-the right to mount a small tmpfs (`unshare --mount`); without it these cells are skipped. So is
-garbage where the killed process left no file. The last line of stdout is one JSON object: cells,
-played, violations.
+Without `--sample` all cells are played. `--table` prints a table of the results. `--results` keeps
+them, so that the same code does not play a cell twice. Full disks need the right to mount a small
+tmpfs (`unshare --mount`); without it these cells are skipped. So is garbage where the killed
+process left no file. The last line of stdout is one JSON object: cells, played, violations.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -39,30 +42,57 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import ProxyHandler, Request, build_opener
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
-from chat_server import GOOD, ChatServer, Reply, responses_file, said  # noqa: E402
+from chat_server import GOOD, ChatServer, Reply, error, ok, responses_file, said  # noqa: E402
+from feedback_files import ENGLISH, shop_rows, write_table  # noqa: E402
+from human_data import SMALL, corrected_file  # noqa: E402
 from synthetic_run import write_run  # noqa: E402
+from text2grad.critics import served  # noqa: E402
+from text2grad.errors import UserError  # noqa: E402
+from text2grad.feedback import Critique, Example, Failure, Message, Source  # noqa: E402
 
-STATE, DISK = "XDG_STATE_HOME", "FAULTS_DISK"
+LOGS, DISK = "FAULTS_LOGS", "FAULTS_DISK"
 DISK_BYTES, BALLAST = 96 << 20, "ballast"
-END, CHILD, REQUEST, STRUCK = "the end", "a child process", "request 3", "the fault has struck"
+END, CHILD, REQUEST, SERVER = "the end", "a child process", "a request", "the server"
+STRUCK = "the fault has struck"
+QUICKER = {
+    "text2grad.train.ppo.CHECKPOINT_EVERY": 1,
+    "text2grad.critics.served.RETRY_DELAYS": (0.1,),
+    "text2grad.chat.pace.LONGEST_PAUSE": 0.05,
+}
+"""Constants that are smaller here: a checkpoint after every step, and short pauses."""
 SAME_CALL = ("generation_config.json", "chat_template.jinja", "tokenizer_config.json")
 """Files of a model that transformers writes in one call; config.json stands for them."""
 KILLED = (-signal.SIGKILL, -signal.SIGXFSZ)
+PRELOAD = (
+    *("text2grad.cli", "text2grad.config", "text2grad.critics.served", "text2grad.chat.transport"),
+    *("text2grad.stages.annotate", "text2grad.data.export", "text2grad.page.report", "psutil"),
+)
+PRELOAD_TORCH = tuple(
+    f"text2grad.{name}"
+    for name in (
+        *("stages.train", "stages.merge", "stages.talk", "stages.serve", "stages.improve.verdict"),
+        *("stages.reward_model.train", "stages.evaluate.policy", "stages.evaluate.answers", "page.mark"),
+        *("page.server", "policy.files.gguf", "engines.trl.trainer"),
+    )
+)
 FAULTS = (
     *("killed before", "killed during", "killed after", "disk full", "read-only"),
-    *("slow", "wrong answer", "garbage", "SIGTERM", "SIGINT"),
+    *("slow", "wrong answer", "garbage", "SIGTERM", "SIGINT", "out of memory"),
 )
 IMPOSSIBLE = {
     "file": ("wrong answer",),
-    "request": ("disk full", "read-only"),
-    "child": ("killed after", "disk full", "read-only", "wrong answer", "garbage"),
+    "request": ("disk full", "read-only", "out of memory"),
+    "server": ("disk full", "read-only", "slow", "garbage", "SIGTERM", "SIGINT", "out of memory"),
+    "child": ("killed after", "disk full", "read-only", "wrong answer", "garbage", "out of memory"),
 }
 """The faults that cannot happen at a kind of place, for the reasons in docs/faults.md."""
 
@@ -74,22 +104,30 @@ class Scene(NamedTuple):
         words: the command line, with paths relative to the folder; `{url}`: the scripted server.
         prepare: makes the folder; the result is copied for each cell.
         places: places other than files.
+        torch: the command needs torch.
+        only: a pattern of the files that are played; another command plays the others.
+        client: asks the command, which serves, until it is content.
+        moment: the number of the event at which a file's fault strikes, if it has so many.
     """
 
     name: str
     words: tuple[str, ...]
     prepare: Callable[[Path], None]
     places: tuple[str, ...] = ()
-    needs_torch: bool = False
+    torch: bool = True
+    only: str = ""
+    client: Callable[[str, Path], None] | None = None
+    moment: int = 0
 
 
 class Undisturbed(NamedTuple):
-    """The files, sizes and events of an undisturbed run, and the files that no two runs share."""
+    """An undisturbed run: its files, sizes, events and paid answers; `noise` differs every time."""
 
     files: dict[str, str]
     sizes: dict[str, int]
     events: list[str]
     noise: set[str]
+    paid: int
 
 
 class Fault(NamedTuple):
@@ -108,14 +146,13 @@ class Cell(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return {REQUEST: "request", CHILD: "child"}.get(self.place, "file")
+        return {REQUEST: "request", SERVER: "server", CHILD: "child"}.get(self.place, "file")
 
     @property
     def kills(self) -> bool:
         """True if the fault kills the command itself."""
-        return self.kind != "child" and (
-            self.what.startswith("killed") or (self.kind == "file" and self.what == "garbage")
-        )
+        is_killed = self.kind in ("file", "request") and self.what.startswith("killed")
+        return is_killed or (self.kind == "file" and self.what == "garbage")
 
 
 class Ended(NamedTuple):
@@ -137,8 +174,13 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
     """Run the real command with a fault; stderr and the events go to log files."""
     from text2grad.cli import main
 
-    if "text2grad.train.ppo" in sys.modules:  # with a checkpoint after every step
-        sys.modules["text2grad.train.ppo"].CHECKPOINT_EVERY = 1  # type: ignore[attr-defined]
+    for name, value in QUICKER.items():
+        module, _, constant = name.rpartition(".")
+        if module in sys.modules:
+            setattr(sys.modules[module], constant, value)
+    if verdict := sys.modules.get("text2grad.stages.improve.verdict"):
+        verdict._read_answers = better_answers  # type: ignore[attr-defined]
+    os.environ |= {"XDG_STATE_HOME": f"{folder}/state", "XDG_CACHE_HOME": f"{folder}/cache"}
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -153,6 +195,13 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
         hook.event(END)
         hook.fault = None
         atexit._run_exitfuncs()  # a process of multiprocessing skips them
+
+
+def better_answers(run: object, name: str, questions: dict[str, str]) -> dict[str, str]:
+    """Return answers to the questions of `improve`: good ones, except of the base model."""
+    return {
+        text: "no" if name == "base" else f"The {text.split()[1]} is 30 cm wide." for text in questions.values()
+    }
 
 
 class Hook:
@@ -210,6 +259,8 @@ class Hook:
             resource.setrlimit(resource.RLIMIT_FSIZE, (fault.limit, fault.limit))
         elif fault.what == "disk full":
             fill_disk(Path(self.root).parent / BALLAST)
+        elif fault.what == "out of memory":
+            raise MemoryError
         elif fault.what == "read-only":
             self.is_read_only = True
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), fault.place)
@@ -261,7 +312,9 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def some_responses(folder: Path) -> None:
-    responses_file(folder / "r.jsonl", [f"n{number}" for number in range(6)])
+    for file, letter in (("r.jsonl", "n"), ("theirs.jsonl", "m")):
+        responses_file(folder / file, [f"{letter}{number}" for number in range(6)], reference="It is so.")
+    (folder / "run").mkdir()
 
 
 def some_feedback(folder: Path) -> None:
@@ -286,8 +339,36 @@ def some_programs(folder: Path) -> None:
     write_lines(folder / "p.jsonl", [{**row, "id": f"p{n}", "response": text} for n, text in enumerate(programs)])
 
 
+def some_table(folder: Path) -> None:
+    columns = (0, 1, 4)
+    rows = [[row[column] for column in columns] for row in shop_rows(ENGLISH)]
+    (folder / "inbox").mkdir()
+    corrected = [[question, sent, better or f"{sent} It is 30 cm."] for question, sent, better in rows[1:]]
+    write_table(folder / "inbox" / "monday.csv", [rows[0], *corrected])
+
+
+def some_gguf(folder: Path) -> None:
+    from gguf_files import write_gguf
+    from text2grad.policy.load import load_policy
+    from text2grad.policy.settings import PolicySettings
+    from tiny_runs import tiny_model
+
+    policy = load_policy(PolicySettings(model=str(tiny_model(folder / "model"))))
+    write_gguf(folder / "m.gguf", policy.model, policy.tokenizer)
+    some_prompts(folder)
+
+
+def some_prompts(folder: Path) -> None:
+    (folder / "p.txt").write_text("Why?\nWhen?\n", encoding="utf-8")
+
+
 def nothing(folder: Path) -> None:
     """An empty folder."""
+
+
+def no_key(folder: Path) -> None:
+    """A user's first command: the key that signs the files of runs does not exist yet."""
+    shutil.rmtree(folder / "state")
 
 
 QUICK = (
@@ -295,15 +376,35 @@ QUICK = (
     *("--sft.epochs", "1", "--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.epochs", "1", "--evaluate.limit", "4"),
     *("--generation.max_new_tokens", "8", "--evaluate.samples", "1", "--ppo.max_failed", "1"),
 )
-CHAT = (
-    *("--critic.kind", "prompted", "--critic.prompted.model", "gpt-4o", "--task.name", "qa", "--no-canaries"),
+JUDGE = (
+    *("--critic.kind", "prompted", "--critic.prompted.model", "gpt-4o"),
     *("--critic.prompted.concurrency", "1", "--critic.prompted.base_url", "{url}"),
 )
+ASKS, RUN = (REQUEST, SERVER), ("--run.folder", "run")
+CHAT = (*JUDGE, *RUN, "--task.name", "qa")
+SERVED = ("--critic.kind", "{critic}", "--task.name", "qa")
 PROGRAM = ("--critic.kind", "program", "--task.name", "kodcode")
+HUMAN = (
+    *("--config", "human_qa", *RUN, *SMALL, "--offline.epochs", "1"),
+    *("--reward_model.training.batch_size", "16", "--offline.batch_size", "16"),
+)
+COMPARE = (
+    *("evaluate", "--task", "qa", "--answers", "r.jsonl", "--against", "theirs.jsonl", *RUN),
+    *("--evaluate.judge", "judge", "--evaluate.judge_url", "{url}"),
+)
+SAMPLE = ("sample", "--prompts", "p.txt", "--out", "answers.jsonl", *RUN)
+IMPROVES = "run/(improve|questions|heldout|feedback|report|policy)"
+INBOX = "run/(inbox|learned|policies|policy|feedback)"
 
 
 def some_run(folder: Path) -> None:
     ended = start(("sft", *QUICK), folder)
+    assert ended.code == 0, ended.err
+    some_prompts(folder)
+
+
+def some_import(folder: Path) -> None:
+    ended = start(("import", str(corrected_file(folder / "c.jsonl")), *HUMAN), folder)
     assert ended.code == 0, ended.err
 
 
@@ -311,16 +412,69 @@ def annotate(file: str, *options: str) -> tuple[str, ...]:
     return ("annotate", "--responses", file, "--out", "out.jsonl", *options)
 
 
+# ---- clients of the commands that serve
+
+
+def send_marks(url: str, folder: Path) -> None:
+    """Send acts as the page of `mark` does, without those that were confirmed before."""
+    page, _, token = url.partition("/?token=")
+    cookie = f"text2grad-{page.rpartition(':')[2]}={token}"
+    headers = {"Cookie": cookie, "Origin": page, "Content-Type": "application/json"}
+    opener = build_opener(ProxyHandler({}))
+
+    def ask(path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with opener.open(Request(page + path, data, headers), timeout=20) as answer:
+            return json.load(answer)
+
+    keys = [item["key"] for item in ask("/api/items")["items"]]
+    confirmed = folder / "confirmed"
+    first = len(confirmed.read_text()) if confirmed.exists() else 0
+    for number in range(first, 4):
+        check = {"start": 0, "end": 2, "correct": True}
+        opinion = {"critique": f"Version {number}.", "checks": [check]}
+        ask(
+            "/api/acts",
+            {"act": f"act-{number:05}", "item": keys[number % 2], "base": number // 2, "opinion": opinion},
+        )
+        with confirmed.open("a") as file:
+            file.write("x")
+
+
+def ask_critic(url: str, folder: Path) -> None:
+    """Have a served critic judge answers, one after the other, and write the critiques."""
+    critic = served.ServedCritic(url, "")
+    example = Example(id="a", prompt=(Message(role="user", content="Why?"),))
+    judgements = [critic.critique([example], [f"n{number} answer."])[0] for number in range(4)]
+    if failures := [judgement for judgement in judgements if isinstance(judgement, Failure)]:
+        raise ConnectionError(failures[0].message)
+    (folder / "critiques").write_bytes(served.dump_judgements(judgements))
+
+
 SCENES = (
-    Scene("import", ("import", "remarks.jsonl", "--out", "out.jsonl"), some_remarks),
-    Scene("export", ("export", "f.jsonl", "--as", "csv", "--out", "out.csv"), some_feedback),
-    Scene("annotate", annotate("r.jsonl", *CHAT), some_responses, (REQUEST,)),
-    Scene("annotate (program)", annotate("p.jsonl", *PROGRAM), some_programs, (CHILD,)),
-    Scene("report", ("report", "run"), some_feedback),
-    Scene("sft", ("sft", *QUICK), nothing, (), True),
-    Scene("train", ("train", *QUICK), some_run, (), True),
-    Scene("evaluate", ("evaluate", "sft", *QUICK), some_run, (), True),
-    Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), some_run, (), True),
+    Scene("import", ("import", "remarks.jsonl", "--out", "out.jsonl"), some_remarks, torch=False),
+    Scene("export", ("export", "f.jsonl", "--as", "csv", "--out", "out.csv"), some_feedback, torch=False),
+    Scene("report", ("report", "run"), some_feedback, torch=False),
+    Scene("annotate", annotate("r.jsonl", *CHAT, "--no-canaries"), some_responses, ASKS, torch=False),
+    Scene("annotate (program)", annotate("p.jsonl", *PROGRAM), some_programs, (CHILD,), torch=False),
+    Scene("annotate (served)", annotate("r.jsonl", *SERVED), some_responses, ASKS, only="-"),
+    Scene("serve", ("serve", "--port", "0", *CHAT), some_responses, ASKS, client=ask_critic),
+    Scene("mark", ("mark", "r.jsonl", "--no-browser"), some_responses, client=send_marks, moment=3),
+    Scene("evaluate --against", COMPARE, some_responses, ASKS),
+    Scene("sft", ("sft", *QUICK), nothing),
+    Scene("sft (a user's first)", ("sft", *QUICK), no_key, only="state"),
+    Scene("train-reward", ("train-reward", *HUMAN), some_import, only="run/(reward_model|evaluation)"),
+    Scene("train", ("train", *QUICK), some_run),
+    Scene("train (chat)", ("train", *QUICK, *JUDGE), some_run, ASKS, only=r".*critic\.journal"),
+    Scene("train --offline", ("train", "--offline", "run/feedback.jsonl", *HUMAN), some_import, only="run/ppo"),
+    Scene("train --engine trl", ("train", "--engine", "trl", *QUICK), some_run, only="run/ppo"),
+    Scene("evaluate", ("evaluate", "sft", *QUICK), some_run),
+    Scene("sample", (*SAMPLE, "--with", "base,sft", "--critique", *JUDGE), some_run, ASKS),
+    Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), some_run),
+    Scene("merge --gguf", ("merge", "sft", *QUICK, "--gguf", "--out", "merged"), some_run, only=r".*\.gguf"),
+    Scene("a GGUF file", (*SAMPLE, "--with", "m.gguf"), some_gguf, only="cache"),
+    Scene("improve", ("improve", "inbox/monday.csv", "--yes", *HUMAN), some_table, only=IMPROVES),
+    Scene("improve --inbox", ("improve", "--inbox", "inbox", *HUMAN), some_table, only=INBOX),
 )
 
 
@@ -328,37 +482,58 @@ SCENES = (
 
 
 class Server(ChatServer):
-    """A scripted server that causes one fault at the third request, of which `client` is told."""
+    """A scripted chat model and critic that causes one fault; `client` is the process that asks.
+
+    The fault strikes at the third request to the model, and at the first to the critic, which has
+    all responses.
+    """
 
     def __init__(self) -> None:
-        super().__init__(self.reply)
-        self.fault = ""
-        self.has_struck = False
+        super().__init__(self.reply, name=lambda body: "")
         self.client = 0
+        self.reset()
 
-    def reset(self, fault: str) -> None:
-        self.turns.clear()
+    def reset(self, kind: str = "", fault: str = "") -> None:
         self.bodies.clear()
-        self.fault, self.has_struck = fault, False
+        self.kind, self.fault = kind, fault
+        self.paid = self.most_open = 0
+        self.has_struck = self.is_dead = False
 
     def reply(self, name: str, turn: int, body: dict[str, Any]) -> Reply:
-        fault = self.fault if len(self.bodies) == 3 else ""
+        is_judge = body["model"] == "judge"
+        good = said("tie" if is_judge else GOOD)
+        answer = self.struck(good, said('{"verdict": 7}')) if len(self.bodies) >= 3 else good
+        self.paid += answer[0] == 200 or answer == self.CUT
+        return answer
+
+    def service(self, path: str, data: bytes) -> Reply:
+        if not data:
+            return ok({"source": Source(kind="program").model_dump()})
+        count = len(json.loads(data)["responses"])
+        judgements = served.dump_judgements([Critique(text="Fine.")] * count)
+        return self.struck((200, {}, judgements), ok({"judgements": 7}))
+
+    def struck(self, good: Reply, wrong: Reply) -> Reply:
+        """Return the answer to a request, after the fault if it has not struck yet."""
+        fault, self.fault = self.fault, ""
         self.has_struck |= bool(fault)
+        if self.is_dead:
+            return self.HANG
+        if self.kind == "server" and fault:
+            self.is_dead = fault != "wrong answer"
+            return {"killed before": self.HANG, "killed during": self.CUT, "killed after": good}.get(
+                fault, error(500)
+            )
         if fault.startswith("SIG"):
             os.kill(self.client, signal.Signals[fault])
         elif fault == "killed before":
             os.kill(self.client, signal.SIGKILL)
         elif fault in ("killed during", "killed after"):
             threading.Timer(0.02, os.kill, (self.client, signal.SIGKILL)).start()
-            if fault == "killed during":
-                return self.CUT
+            return self.CUT if fault == "killed during" else good
         elif fault == "slow":
             time.sleep(1.5)
-        elif fault == "wrong answer":
-            return said('{"verdict": 7}')
-        elif fault == "garbage":
-            return 200, {}, b"\x00\xff<html>"
-        return said(GOOD)
+        return {"wrong answer": wrong, "garbage": (200, {}, b"\x00\xff<html>")}.get(fault, good)
 
 
 class Player:
@@ -373,18 +548,21 @@ class Player:
     def prepare(self, scene: Scene) -> None:
         """Make the folder of a scene, and run its command twice to learn what should come out."""
         prepared = self.place / "prepared" / scene.name
-        prepared.mkdir(parents=True)
+        key = prepared / "state" / "text2grad" / "key"
+        key.parent.mkdir(parents=True)
+        key.write_bytes(b"a key")
         scene.prepare(prepared)
         results = []
         for _ in range(2):
             self.restore(scene)
+            self.server.reset()
             ended = self.run(scene)
             assert ended.code == 0, (scene.name, ended.err)
             results.append(contents(self.folder))
         files, other = results
         noise = {name for name in files if files[name] != other.get(name)}
         sizes = {name: (self.folder / name).stat().st_size for name in other}
-        self.undisturbed[scene.name] = Undisturbed(files, sizes, ended.events, noise)
+        self.undisturbed[scene.name] = Undisturbed(files, sizes, ended.events, noise, self.server.paid)
         print(f"{scene.name}: not compared: {', '.join(sorted(noise)) or 'nothing'}", file=sys.stderr)
 
     def restore(self, scene: Scene) -> None:
@@ -392,13 +570,14 @@ class Player:
         shutil.copytree(self.place / "prepared" / scene.name, self.folder)
 
     def run(self, scene: Scene, fault: Fault | None = None) -> Ended:
-        words = tuple(word.replace("{url}", self.server.url) for word in scene.words)
-        return start(words, self.folder, fault, self.server)
+        critic = self.server.url.removesuffix("/v1")
+        words = [word.replace("{url}", self.server.url).replace("{critic}", critic) for word in scene.words]
+        return start(words, self.folder, fault, self.server, scene.client)
 
     def cells(self, scene: Scene) -> Iterator[Cell]:
         """Yield the cells of a scene that exist."""
         files = dict.fromkeys(self.undisturbed[scene.name].events).keys() - {END, CHILD}
-        for place in [*sorted(files), *scene.places]:
+        for place in [*sorted(file for file in files if re.match(scene.only, file)), *scene.places]:
             cells = [Cell(scene, place, what) for what in FAULTS]
             yield from (cell for cell in cells if cell.what not in IMPOSSIBLE[cell.kind])
 
@@ -408,9 +587,9 @@ class Player:
         if cell.what == "disk full" and DISK not in os.environ:
             return None
         self.restore(scene)
-        before, (straight, _, _, noise) = contents(self.folder), self.undisturbed[scene.name]
-        is_request = cell.kind == "request"
-        self.server.reset(cell.what if is_request else "")
+        before, (straight, _, _, noise, paid) = contents(self.folder), self.undisturbed[scene.name]
+        is_request = cell.kind in ("request", "server")
+        self.server.reset(*((cell.kind, cell.what) if is_request else ()))
         first = self.run(scene, None if is_request else self.fault(cell))
         (self.place / BALLAST).unlink(missing_ok=True)
         has_struck = self.server.has_struck or STRUCK in first.events
@@ -431,14 +610,14 @@ class Player:
             data = damaged.read_bytes()
             half = len(data) // 2
             damaged.write_bytes(data[:half] + b"\x00\xff garbage" + data[half + 10 :])
-        self.server.fault = ""
+        self.server.fault, self.server.is_dead = "", False
         again = self.run(scene)
         if again.code == 0:
             broken += self.differences(cell)
         elif again.code != 1 or not again.is_one_line_error() or cell.what != "garbage":
             broken.append(f"the second run exits with {again.code}: {again.err[-300:]}")
-        paid_twice = sum(count - 1 for count in self.server.turns.values())
-        if paid_twice > (cell.what != "slow"):
+        paid_twice = self.server.paid - paid
+        if paid_twice > (self.server.most_open if cell.what != "slow" else 0):
             broken.append(f"{paid_twice} answers paid twice")
         return broken
 
@@ -446,7 +625,7 @@ class Player:
         """Return how the folder differs from that of an undisturbed run."""
         result, straight = contents(self.folder), self.undisturbed[cell.scene.name].files
         ignored = set(self.undisturbed[cell.scene.name].noise)
-        if cell.kind == "request":  # the journal and the usage also count the failed attempt
+        if cell.kind in ("request", "server"):  # the journal and the usage also count the failed attempt
             ignored |= {file for file in straight if file.endswith(".journal")}
             result, straight = (
                 {file: re.sub(r'"usage": ?{[^}]*}', "", text) for file, text in files.items()}
@@ -459,37 +638,70 @@ class Player:
 
     def fault(self, cell: Cell) -> Fault:
         """Return the fault of a cell, at a moment drawn from the seed."""
-        _, sizes, events, _ = self.undisturbed[cell.scene.name]
+        _, sizes, events, *_ = self.undisturbed[cell.scene.name]
         if cell.what in ("killed after", "garbage"):
+            if cell.scene.client:  # its journal is open until the end
+                return Fault("killed after", END)
             last = len(events) - 1 - events[::-1].index(cell.place)
             following = events[last + 1]
             return Fault("killed after", following, events[: last + 1].count(following))
         old_file = self.place / "prepared" / cell.scene.name / cell.place
         old = old_file.stat().st_size if old_file.is_file() else 0
         moment = random.Random(f"{self.seed} {cell.scene.name} {cell.place}")
-        return Fault(cell.what, cell.place, 0, moment.randrange(old, max(sizes.get(cell.place, 0), old + 1)))
+        count = min(cell.scene.moment, events.count(cell.place) - 1)
+        limit = moment.randrange(old, max(sizes.get(cell.place, 0), old + 1))
+        return Fault(cell.what, cell.place, count if cell.kind == "file" else 0, limit)
 
 
-def start(words: tuple[str, ...], folder: Path, fault: Fault | None = None, server: Server | None = None) -> Ended:
-    """Run a command in a fork of a process that has imported everything."""
+def start(
+    words: Sequence[str],
+    folder: Path,
+    fault: Fault | None = None,
+    server: Server | None = None,
+    client: Callable[[str, Path], None] | None = None,
+) -> Ended:
+    """Run a command in a fork of a process that has imported everything.
+
+    A command that serves is stopped when its client is content or was refused (exit code 1).
+    """
+    log_file("stdout").unlink(missing_ok=True)
     process = multiprocessing.get_context("forkserver").Process(
         target=run_command, args=(words, str(folder), fault)
     )
     process.start()
     if server is not None:
         server.client = process.pid or 0
+    refusal = serve_client(client, folder, process) if client else ""
     process.join(120)
-    if process.exitcode is None:
+    if (code := process.exitcode) is None:
         process.kill()
         process.join()
         return Ended(124, "no end after 120 s", [])
-    texts = [log_file(name).read_text("utf-8", "replace") for name in ("stderr", "events")]
-    return Ended(process.exitcode, texts[0], texts[1].splitlines())
+    stderr, events = [log_file(name).read_text("utf-8", "replace") for name in ("stderr", "events")]
+    if client and code in (0, 130):
+        code, stderr = (1, f"{stderr}error: {refusal}\n") if refusal else (0, stderr)
+    return Ended(code, stderr, events.splitlines())
+
+
+def serve_client(client: Callable[[str, Path], None], folder: Path, process: Any) -> str:
+    """Have a client ask the command, and stop it; return the client's error, or an empty text."""
+    refusal = ""
+    try:
+        while not (address := log_file("stdout").read_text() if log_file("stdout").exists() else "").endswith("\n"):
+            if not process.is_alive():
+                return "the server did not start"
+            time.sleep(0.02)
+        client(address.strip(), folder)
+    except (OSError, HTTPException, UserError) as error:
+        refusal = str(error)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGINT)
+    return refusal
 
 
 def log_file(name: str) -> Path:
     """Return where a command's output goes: not on the disk that becomes full."""
-    return Path(os.environ[STATE]) / name
+    return Path(os.environ[LOGS]) / name
 
 
 def check_exit(cell: Cell, ended: Ended) -> list[str]:
@@ -498,6 +710,8 @@ def check_exit(cell: Cell, ended: Ended) -> list[str]:
     allowed = {0, *(KILLED if cell.kills else signals.get(cell.what, (1,)))}
     if cell.kind != "file":
         allowed.add(3)
+    if cell.scene.client:
+        allowed.add(1)
     if ended.code not in allowed or "Traceback" in ended.err:
         return [f"exit code {ended.code}: {ended.err[-300:]}"]
     if ended.code == 1 and not ended.is_one_line_error():
@@ -509,10 +723,12 @@ def contents(folder: Path) -> dict[str, str]:
     """Return the files of a folder without locks; without seconds, where they are JSON."""
     files = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".lock":
+        if path.is_symlink():
+            files[str(path.relative_to(folder))] = os.readlink(path)
+        elif path.is_file() and path.suffix != ".lock":
             text = path.read_bytes().decode("utf-8", "backslashreplace")
             if path.suffix in (".json", ".jsonl", ".journal"):
-                text = re.sub(r'"(?:seconds\w*|time|tokens_per_second)": ?[-\d.e]+', "", text)
+                text = re.sub(r'"(?:seconds\w*|minutes|time|tokens_per_second)": ?(?:[-\d.e]+|{[^}]*})', "", text)
             files[str(path.relative_to(folder))] = text
     return files
 
@@ -530,9 +746,7 @@ def restart_on_small_disk() -> None:
 
 def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace) -> int:
     """Play the chosen cells, print the results, and return the exit code."""
-    preload = ["text2grad.cli", "psutil"]
-    if any(scene.needs_torch for scene in scenes):
-        preload += ["torch", "transformers", "peft", "text2grad.stages.train", "text2grad.stages.merge"]
+    preload = [*PRELOAD, *(PRELOAD_TORCH if any(scene.torch for scene in scenes) else ())]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
     player = Player(place, options.seed)
     for scene in scenes:
@@ -540,13 +754,7 @@ def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace) ->
     cells = [cell for scene in scenes for cell in player.cells(scene)]
     count = min(options.sample or len(cells), len(cells))
     chosen = cells if count == len(cells) else random.Random(options.seed).sample(cells, count)
-    results: dict[Cell, list[str] | None] = {}
-    for cell in chosen:
-        began = time.monotonic()
-        results[cell] = broken = player.play(cell)
-        outcome = "not played" if broken is None else "; ".join(broken) or "ok"
-        seconds = f"{time.monotonic() - began:.1f} s"
-        print(cell.scene.name, cell.place, cell.what, seconds, outcome, sep=" | ", file=sys.stderr, flush=True)
+    results = play_once(player, chosen, options.results)
     if options.table:
         print_table(results)
     violations = sum(bool(broken) for broken in results.values())
@@ -555,12 +763,44 @@ def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace) ->
     return 1 if violations else 0
 
 
+def play_once(player: Player, cells: list[Cell], file: Path | None) -> dict[Cell, list[str] | None]:
+    """Play cells, except those that the same code has played, of which the file knows."""
+    code = code_digest()
+    lines = file.read_text().splitlines() if file and file.exists() else []
+    rows = [row for row in map(json.loads, lines) if row["code"] == code]
+    known = {(row["scene"], row["place"], row["what"]): row["broken"] for row in rows}
+    results: dict[Cell, list[str] | None] = {}
+    for cell in cells:
+        key = (cell.scene.name, cell.place, cell.what)
+        began = time.monotonic()
+        results[cell] = broken = known[key] if key in known else player.play(cell)
+        seconds = round(time.monotonic() - began, 1)
+        if file and key not in known:
+            names = dict(zip(("scene", "place", "what"), key, strict=True))
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps({"code": code, **names, "broken": broken, "seconds": seconds}) + "\n")
+        outcome = "not played" if broken is None else "; ".join(broken) or "ok"
+        print(*key, f"{seconds} s", outcome, sep=" | ", file=sys.stderr, flush=True)
+    return results
+
+
+def code_digest() -> str:
+    """Return a digest of the package, its presets, this program and the tests' helpers."""
+    helpers = {Path(str(module.__file__)) for module in sys.modules.values() if getattr(module, "__file__", None)}
+    files = [*(ROOT / "src").rglob("*"), *(ROOT / "configs").glob("*"), *helpers]
+    ours = {file.resolve() for file in files if file.is_file() and file.suffix != ".pyc" and ROOT in file.parents}
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(ours))).hexdigest()[:16]
+
+
 def print_table(results: dict[Cell, list[str] | None]) -> None:
-    """Print the results as a Markdown table with one row for each place."""
+    """Print a Markdown table: one row for the places of a command that have the same results."""
     print("| command | where | " + " | ".join(FAULTS) + " |\n| --- | --- |" + " --- |" * len(FAULTS))
+    rows: dict[tuple[str, ...], list[str]] = {}
     for scene, place in dict.fromkeys((cell.scene, cell.place) for cell in results):
         marks = [mark(results, Cell(scene, place, what)) for what in FAULTS]
-        print(f"| {scene.name} | {place} | " + " | ".join(marks) + " |")
+        rows.setdefault((scene.name, *marks), []).append(place)
+    for (name, *marks), places in rows.items():
+        print(f"| {name} | {', '.join(places)} | " + " | ".join(marks) + " |")
 
 
 def mark(results: dict[Cell, list[str] | None], cell: Cell) -> str:
@@ -575,6 +815,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="names of commands, separated by commas")
     parser.add_argument("--table", action="store_true", help="print a table")
+    parser.add_argument("--results", type=Path, help="keep the results in this file, and do not play them again")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else [scene.name for scene in SCENES]
     if unknown := set(names) - {scene.name for scene in SCENES}:
@@ -583,9 +824,9 @@ def main() -> None:
         restart_on_small_disk()
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get(DISK)) as place,
-        tempfile.TemporaryDirectory() as state,
+        tempfile.TemporaryDirectory() as logs,
     ):
-        os.environ |= {STATE: state, "OPENAI_API_KEY": "sk-test"}
+        os.environ |= {LOGS: logs, "OPENAI_API_KEY": "sk-test"}
         sys.exit(play_cells(Path(place), [scene for scene in SCENES if scene.name in names], options))
 
 

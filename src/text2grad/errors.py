@@ -48,16 +48,27 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """Errors of a disk that is full, over a limit or read-only."""
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return True if this error or its cause means that a GPU or the CPU ran out of memory."""
+    # torch raises RuntimeError, or a subclass for a GPU.
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")
+    if isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases):
+        return True
+    return isinstance(error, MemoryError) or (error is not None and is_out_of_memory(error.__cause__))
+
+
 @contextmanager
-def unwritable_disk_as_user_error() -> Iterator[None]:
-    """Turn any error of a full or read-only disk inside this context into a user error.
+def exhausted_machine_as_user_error() -> Iterator[None]:
+    """Turn exhausted memory and a full or read-only disk inside this context into user errors.
 
     Raises:
-        UserError: the disk cannot be written to.
+        UserError: memory ran out, or the disk cannot be written to.
     """
     try:
         yield
     except Exception as error:
+        if is_out_of_memory(error):
+            raise UserError("out of memory", "close other programs, or use a smaller model or batch") from error
         number = error.errno if isinstance(error, OSError) else None
         if type(error).__name__ == "SafetensorError" and (match := re.search(r"os error (\d+)", str(error))):
             number = int(match[1])
@@ -76,7 +87,7 @@ def exit_on_user_error() -> Iterator[None]:
         SystemExit: a `UserError` was raised inside the context.
     """
     try:
-        with unwritable_disk_as_user_error():
+        with exhausted_machine_as_user_error():
             yield
     except UserError as error:
         line = " ".join(re.split(r"[\r\n]+", str(error)))

@@ -1,4 +1,4 @@
-"""Detect concurrent runs in a folder, exhausted memory and full disks."""
+"""Detect concurrent runs in a folder and full disks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 
 from text2grad.errors import UserError
@@ -53,19 +52,6 @@ def _acquire_lock(path: Path) -> int:
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)  # its owner removed the file between our two calls
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if this error or its cause means that a GPU or the CPU ran out of memory."""
-    if error is None:
-        return False
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # torch's CPU allocator raises a plain RuntimeError.
-    phrases = ("can't allocate memory", "not enough memory", "out of memory")
-    if isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases):
-        return True
-    return is_out_of_memory(error.__cause__)
 
 
 @contextmanager

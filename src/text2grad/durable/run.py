@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from text2grad.durable import checkpoint
-from text2grad.durable.guard import is_out_of_memory, lock_folder, report_disk_errors
+from text2grad.durable.guard import lock_folder, report_disk_errors
 from text2grad.durable.identity import package_versions, refuse_changed
 from text2grad.durable.log import RunLog
 from text2grad.durable.settings import CourseSettings
 from text2grad.durable.state import Randomness, Training
-from text2grad.errors import Diverged, UserError
+from text2grad.errors import Diverged, UserError, is_out_of_memory
 from text2grad.json_text import to_json
 from text2grad.policy.files.manifest import write_manifest
 from text2grad.policy.files.save import write_policy

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from text2grad.durable.guard import is_out_of_memory
+from text2grad.errors import is_out_of_memory
 from text2grad.policy.model import Policy
 
 T = TypeVar("T")
