@@ -61,7 +61,8 @@ from text2grad.feedback import Critique, Example, Failure, Message, Source  # no
 
 LOGS, DISK = "FAULTS_LOGS", "FAULTS_DISK"
 DISK_BYTES, BALLAST = 96 << 20, "ballast"
-END, CHILD, REQUEST, SERVER = "the end", "a child process", "a request", "the server"
+END, FOLDER = "the end", "a new folder"
+CHILD, REQUEST, SERVER = "a child process", "a request", "the server"
 STRUCK = "the fault has struck"
 QUICKER = {
     "text2grad.train.ppo.CHECKPOINT_EVERY": 1,
@@ -76,14 +77,13 @@ PRELOAD = (
     *("text2grad.cli", "text2grad.config", "text2grad.critics.served", "text2grad.chat.transport"),
     *("text2grad.stages.annotate", "text2grad.data.export", "text2grad.page.report", "psutil"),
 )
-PRELOAD_TORCH = tuple(
-    f"text2grad.{name}"
-    for name in (
-        *("stages.train", "stages.merge", "stages.talk", "stages.serve", "stages.improve.verdict"),
-        *("stages.reward_model.train", "stages.evaluate.policy", "stages.evaluate.answers", "page.mark"),
-        *("page.server", "policy.files.gguf", "engines.trl.trainer"),
-    )
+PRELOAD_TORCH = (
+    *("text2grad.stages.train", "text2grad.stages.merge", "text2grad.stages.talk", "text2grad.stages.serve"),
+    *("text2grad.stages.improve.verdict", "text2grad.stages.reward_model.train", "rouge_score.rouge_scorer"),
+    *("text2grad.stages.evaluate.policy", "text2grad.stages.evaluate.answers", "text2grad.page.mark"),
+    *("text2grad.page.server", "text2grad.policy.files.gguf", "text2grad.engines.trl.trainer"),
 )
+"""Modules that are imported once for all commands; the second ones are those that need torch."""
 FAULTS = (
     *("killed before", "killed during", "killed after", "disk full", "read-only"),
     *("slow", "wrong answer", "garbage", "SIGTERM", "SIGINT", "out of memory"),
@@ -221,14 +221,16 @@ class Hook:
         elif name == "os.rename":
             self.write(arguments[1])
         elif name == "os.mkdir" and not os.path.exists(arguments[0]):
-            self.write(arguments[0])
+            self.write(arguments[0], FOLDER)
 
-    def write(self, path: object) -> None:
+    def write(self, path: object, inner: str = "") -> None:
+        """Log a write; `inner` replaces the name of what is not directly below the root."""
         if isinstance(path, str | bytes | os.PathLike):
             folder, name = os.path.split(os.fsdecode(path))
             full = os.path.join(os.path.realpath(folder), name)
             if full.startswith(self.root) and name not in SAME_CALL:
-                self.event(re.sub(r"(\.\d+)?\.partial", "", full.removeprefix(self.root)))
+                place = re.sub(r"(\.\d+)?\.partial|\.\d{3,}$", "", full.removeprefix(self.root))
+                self.event(inner if inner and os.sep in place else place)
 
     def log(self, line: str) -> None:
         os.write(self.trace, f"{line}\n".encode())
@@ -393,8 +395,8 @@ COMPARE = (
     *("--evaluate.judge", "judge", "--evaluate.judge_url", "{url}"),
 )
 SAMPLE = ("sample", "--prompts", "p.txt", "--out", "answers.jsonl", *RUN)
-IMPROVES = "run/(improve|questions|heldout|feedback|report|policy)"
-INBOX = "run/(inbox|learned|policies|policy|feedback)"
+IMPROVES = "run/(improve.json|feedback|report|policy$)"
+INBOX = "run/(inbox|learned|policies/1$|policy|feedback)"
 
 
 def some_run(folder: Path) -> None:
@@ -404,8 +406,10 @@ def some_run(folder: Path) -> None:
 
 
 def some_import(folder: Path) -> None:
-    ended = start(("import", str(corrected_file(folder / "c.jsonl")), *HUMAN), folder)
-    assert ended.code == 0, ended.err
+    corrected_file(folder / "c.jsonl")
+    for words in (("import", "c.jsonl", *HUMAN), ("sft", *HUMAN)):
+        ended = start(words, folder)
+        assert ended.code == 0, ended.err
 
 
 def annotate(file: str, *options: str) -> tuple[str, ...]:
@@ -460,19 +464,33 @@ SCENES = (
     Scene("annotate (served)", annotate("r.jsonl", *SERVED), some_responses, ASKS, only="-"),
     Scene("serve", ("serve", "--port", "0", *CHAT), some_responses, ASKS, client=ask_critic),
     Scene("mark", ("mark", "r.jsonl", "--no-browser"), some_responses, client=send_marks, moment=3),
-    Scene("evaluate --against", COMPARE, some_responses, ASKS),
-    Scene("sft", ("sft", *QUICK), nothing),
+    Scene("evaluate --against", COMPARE, some_responses, ASKS, only="run/.*journal"),
+    Scene("sft", ("sft", *QUICK), nothing, only=r"run/(base|config|sft/policy$)"),
     Scene("sft (a user's first)", ("sft", *QUICK), no_key, only="state"),
-    Scene("train-reward", ("train-reward", *HUMAN), some_import, only="run/(reward_model|evaluation)"),
+    Scene(
+        "train-reward",
+        ("train-reward", *HUMAN),
+        some_import,
+        only=r".*(gate.json|reward_model.json|checkpoint-\d+|reward_model/policy)$",
+    ),
     Scene("train", ("train", *QUICK), some_run),
     Scene("train (chat)", ("train", *QUICK, *JUDGE), some_run, ASKS, only=r".*critic\.journal"),
-    Scene("train --offline", ("train", "--offline", "run/feedback.jsonl", *HUMAN), some_import, only="run/ppo"),
-    Scene("train --engine trl", ("train", "--engine", "trl", *QUICK), some_run, only="run/ppo"),
+    Scene(
+        "train --offline",
+        ("train", "--offline", "run/feedback.jsonl", *HUMAN),
+        some_import,
+        only=r".*(checkpoint-\d+|offline/policy)$",
+    ),
+    Scene(
+        "train --engine trl",
+        ("train", "--engine", "trl", *QUICK),
+        some_run,
+        only=r".*(checkpoint-\d+|trainer_state.json|text2grad.json)$",
+    ),
     Scene("evaluate", ("evaluate", "sft", *QUICK), some_run),
-    Scene("sample", (*SAMPLE, "--with", "base,sft", "--critique", *JUDGE), some_run, ASKS),
+    Scene("sample", (*SAMPLE, "--with", "base,sft", "--critique", *JUDGE), some_run, ASKS, only=r".*journal"),
     Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), some_run),
-    Scene("merge --gguf", ("merge", "sft", *QUICK, "--gguf", "--out", "merged"), some_run, only=r".*\.gguf"),
-    Scene("a GGUF file", (*SAMPLE, "--with", "m.gguf"), some_gguf, only="cache"),
+    Scene("a GGUF file", (*SAMPLE, "--with", "m.gguf"), some_gguf, only=r"cache/.*(-1|lock|text2grad.json)$"),
     Scene("improve", ("improve", "inbox/monday.csv", "--yes", *HUMAN), some_table, only=IMPROVES),
     Scene("improve --inbox", ("improve", "--inbox", "inbox", *HUMAN), some_table, only=INBOX),
 )
@@ -576,7 +594,7 @@ class Player:
 
     def cells(self, scene: Scene) -> Iterator[Cell]:
         """Yield the cells of a scene that exist."""
-        files = dict.fromkeys(self.undisturbed[scene.name].events).keys() - {END, CHILD}
+        files = dict.fromkeys(self.undisturbed[scene.name].events).keys() - {END, FOLDER, CHILD}
         for place in [*sorted(file for file in files if re.match(scene.only, file)), *scene.places]:
             cells = [Cell(scene, place, what) for what in FAULTS]
             yield from (cell for cell in cells if cell.what not in IMPOSSIBLE[cell.kind])
@@ -611,7 +629,7 @@ class Player:
             half = len(data) // 2
             damaged.write_bytes(data[:half] + b"\x00\xff garbage" + data[half + 10 :])
         self.server.fault, self.server.is_dead = "", False
-        again = self.run(scene)
+        again = first if cell.what == "slow" else self.run(scene)
         if again.code == 0:
             broken += self.differences(cell)
         elif again.code != 1 or not again.is_one_line_error() or cell.what != "garbage":
