@@ -370,7 +370,7 @@ def nothing(folder: Path) -> None:
 
 def no_key(folder: Path) -> None:
     """A user's first command: the key that signs the files of runs does not exist yet."""
-    shutil.rmtree(folder / "state")
+    (folder / "state" / "text2grad" / "key").unlink()
 
 
 QUICK = (
@@ -491,8 +491,8 @@ SCENES = (
     Scene("sample", (*SAMPLE, "--with", "base,sft", "--critique", *JUDGE), some_run, ASKS, only=r".*journal"),
     Scene("merge", ("merge", "sft", *QUICK, "--out", "merged"), some_run),
     Scene("a GGUF file", (*SAMPLE, "--with", "m.gguf"), some_gguf, only=r"cache/.*(-1|lock|text2grad.json)$"),
-    Scene("improve", ("improve", "inbox/monday.csv", "--yes", *HUMAN), some_table, only=IMPROVES),
-    Scene("improve --inbox", ("improve", "--inbox", "inbox", *HUMAN), some_table, only=INBOX),
+    Scene("improve", ("improve", "inbox/monday.csv", "--yes", *HUMAN), some_table, only=IMPROVES, moment=2),
+    Scene("improve --inbox", ("improve", "--inbox", "inbox", *HUMAN), some_table, only=INBOX, moment=2),
 )
 
 
@@ -565,11 +565,11 @@ class Player:
 
     def prepare(self, scene: Scene) -> None:
         """Make the folder of a scene, and run its command twice to learn what should come out."""
-        prepared = self.place / "prepared" / scene.name
-        key = prepared / "state" / "text2grad" / "key"
-        key.parent.mkdir(parents=True)
-        key.write_bytes(b"a key")
-        scene.prepare(prepared)
+        key = self.prepared(scene) / "state" / "text2grad" / "key"
+        if not key.parent.exists():
+            key.parent.mkdir(parents=True)
+            key.write_bytes(b"a key")
+            scene.prepare(self.prepared(scene))
         results = []
         for _ in range(2):
             self.restore(scene)
@@ -583,9 +583,13 @@ class Player:
         self.undisturbed[scene.name] = Undisturbed(files, sizes, ended.events, noise, self.server.paid)
         print(f"{scene.name}: not compared: {', '.join(sorted(noise)) or 'nothing'}", file=sys.stderr)
 
+    def prepared(self, scene: Scene) -> Path:
+        """Return the folder that a scene starts from, which several may share."""
+        return self.place / "prepared" / scene.prepare.__name__
+
     def restore(self, scene: Scene) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(self.place / "prepared" / scene.name, self.folder)
+        shutil.copytree(self.prepared(scene), self.folder)
 
     def run(self, scene: Scene, fault: Fault | None = None) -> Ended:
         critic = self.server.url.removesuffix("/v1")
@@ -663,7 +667,7 @@ class Player:
             last = len(events) - 1 - events[::-1].index(cell.place)
             following = events[last + 1]
             return Fault("killed after", following, events[: last + 1].count(following))
-        old_file = self.place / "prepared" / cell.scene.name / cell.place
+        old_file = self.prepared(cell.scene) / cell.place
         old = old_file.stat().st_size if old_file.is_file() else 0
         moment = random.Random(f"{self.seed} {cell.scene.name} {cell.place}")
         count = min(cell.scene.moment, events.count(cell.place) - 1)
@@ -738,7 +742,7 @@ def check_exit(cell: Cell, ended: Ended) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the files of a folder without locks; without seconds, where they are JSON."""
+    """Return the files of a folder, without locks, times in JSON, and fractions in pages."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
@@ -747,6 +751,8 @@ def contents(folder: Path) -> dict[str, str]:
             text = path.read_bytes().decode("utf-8", "backslashreplace")
             if path.suffix in (".json", ".jsonl", ".journal"):
                 text = re.sub(r'"(?:seconds\w*|minutes|time|tokens_per_second)": ?(?:[-\d.e]+|{[^}]*})', "", text)
+            elif path.suffix == ".html":  # pages show such times among other numbers
+                text = re.sub(r"\d+\.\d+", "", text)
             files[str(path.relative_to(folder))] = text
     return files
 

@@ -287,9 +287,11 @@ def test_help_takes_less_than_half_a_second() -> None:
         OSError(errno.EDQUOT, "Disk quota exceeded"),
         OSError(errno.EROFS, "Read-only file system", "out.jsonl"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
     ],
 )
-def test_a_full_disk_is_one_line_everywhere(
+def test_exhausted_memory_or_disk_is_one_line_everywhere(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: Any, **__: Any) -> None:

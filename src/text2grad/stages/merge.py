@@ -40,7 +40,7 @@ from text2grad.policy.load import (
     load_model,
     merge_layers,
 )
-from text2grad.stages.run_folder import GATE_FILE, RunFolder
+from text2grad.stages.run_folder import GATE_FILE, RunFolder, read_json
 from text2grad.stages.training import MODEL_NOTE, prepare
 
 REWARD_MODEL = "reward_model"
@@ -220,7 +220,7 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
 def _card(config: Config, run: RunFolder, target: str, license_name: str, contents: str, base: str) -> str:
     """Return the model card; `base` is empty unless only the adapter is written."""
     note = run.path / MODEL_NOTE
-    origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    origin = read_json(note) if note.is_file() else {}
     stage = {REWARD_MODEL: "train-reward", "sft": "sft"}.get(target, f"train --name {target}")
     return render_text(
         "card.md.j2",
@@ -250,7 +250,7 @@ def _metrics(run: RunFolder, target: str) -> dict[str, float]:
 def _figures(file: Path) -> dict[str, float]:
     if not file.is_file():
         return {}
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = read_json(file)
     return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
 
 

@@ -16,7 +16,7 @@ from text2grad.config import TINY, Config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Feedback
 from text2grad.json_text import to_json
-from text2grad.jsonl import read_jsonl
+from text2grad.jsonl import read_jsonl, reading
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, TaskSettings, load_task
 
@@ -223,7 +223,7 @@ class RunFolder:
 
     def read_results(self, name: str) -> dict[str, Any]:
         """Return the figures that `write_results` wrote for a policy."""
-        figures: dict[str, Any] = json.loads((self.results / f"{name}.json").read_text(encoding="utf-8"))
+        figures: dict[str, Any] = read_json(self.results / f"{name}.json")
         return figures
 
     def refuse_unwritable(self) -> None:
@@ -254,7 +254,7 @@ def read_feedback(path: Path) -> list[Feedback]:
 def read_choice(policy: Path) -> dict[str, Any] | None:
     """Return why a policy was selected (`stages.evaluate.heldout`); None for a last policy."""
     file = policy / CHOICE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return read_json(file) if file.is_file() else None
 
 
 def heldout_prompts(task: Task, limit: int | None) -> list[Example]:
@@ -302,6 +302,20 @@ def refuse_run_name(name: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"{name!r} is not a valid run name", "use letters, digits, '.', '_' and '-'")
+
+
+def read_json(path: Path, cure: str = "remove it, and run the command that wrote it again") -> Any:
+    """Read a JSON file of a run.
+
+    Raises:
+        UserError: the file cannot be read, or is damaged; shows `cure`.
+    """
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}", cure) from error
 
 
 def write_json(path: Path, data: object) -> None:

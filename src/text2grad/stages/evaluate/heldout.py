@@ -8,7 +8,6 @@ kept.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from text2grad.eval.measures import TaskMeasure, mean_scores
 from text2grad.policy.files.manifest import MANIFEST
 from text2grad.policy.model import Policy
 from text2grad.stages.evaluate.policy import Exam, evaluate_policy
-from text2grad.stages.run_folder import CHOICE, main_measure, write_json
+from text2grad.stages.run_folder import CHOICE, main_measure, read_json, write_json
 
 WAYS = ("greedy", "sampled")
 BEST, MEASURED = "best", "measured.json"
@@ -65,7 +64,7 @@ class HeldoutCurve:
             shutil.rmtree(self.folder / BEST, ignore_errors=True)
             self._take(0)
         elif (file := self.folder / BEST / MEASURED).is_file():
-            curve = json.loads(file.read_text(encoding="utf-8"))
+            curve = read_json(file)
             self.measure = curve["measure"]
             values = {int(at): value for at, value in curve["values"].items() if int(at) <= step}
             self.values = values if (self.folder / BEST / str(best_of(values))).is_dir() else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -43,6 +42,7 @@ from text2grad.stages.run_folder import (
     RunFolder,
     heldout_prompts,
     main_measure,
+    read_json,
     target_name,
     write_atomically,
     write_json,
@@ -91,10 +91,7 @@ def _paired_values(folder: Path, name: str, other: str) -> tuple[str, list[tuple
 
     There is a pair of values per problem that both policies answered.
     """
-    scores, other_scores = (
-        json.loads((folder / f"{policy}{SCORES}").read_text(encoding="utf-8")).get("sampled", {})
-        for policy in (name, other)
-    )
+    scores, other_scores = (read_json(folder / f"{policy}{SCORES}").get("sampled", {}) for policy in (name, other))
     pairs = [
         (scores[id], other_scores[id])
         for id in scores
@@ -363,7 +360,7 @@ def write_before_after(run: RunFolder, heldout: Sequence[Example]) -> None:
 def _write_answers(path: Path, task: str, heldout: Sequence[Example], answer_files: Sequence[Path]) -> None:
     files = {file.name.removesuffix(ANSWERS): file for file in answer_files}
     answers = {
-        TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
+        TITLES.get(name, name): {row["id"]: row for row in read_json(files[name])}
         for name in sorted(files, key=lambda name: (name != "sft", name))
     }
     records: list[Row] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -34,7 +33,7 @@ from text2grad.stages.improve.run import (
 )
 from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
 from text2grad.stages.improve.steps import Steps, read_state
-from text2grad.stages.run_folder import BASE, RunFolder, write_json
+from text2grad.stages.run_folder import BASE, RunFolder, read_json, write_json
 from text2grad.tasks.base import question_key
 
 INBOX, LEARNED_RECORDS, POLICIES = "inbox.json", "learned.jsonl", "policies"
@@ -64,7 +63,8 @@ class Inbox:
 
     `model` is the base model. `files` has the names of the files by their digest. `policies` are
     folders in the run, the current one last; only the last `MAX_POLICIES` still exist. `heldout`
-    are the questions that no policy was trained on.
+    are the questions that no policy was trained on. `is_learned` is true from the moment at which
+    a policy becomes the current one until its feedback is stored as learned.
     """
 
     folder: Path
@@ -72,12 +72,14 @@ class Inbox:
     files: dict[str, str] = field(default_factory=dict)
     policies: list[str] = field(default_factory=list)
     heldout: list[str] = field(default_factory=list)
+    is_learned: bool = False
 
     @staticmethod
     def of(folder: Path) -> Inbox:
         """Read the inbox of a run folder; a new run has an empty one."""
         file = folder / INBOX
-        return Inbox(folder, **json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Inbox(folder)
+        cure = "restore it from a backup, or set another --run.folder"
+        return Inbox(folder, **read_json(file, cure)) if file.is_file() else Inbox(folder)
 
     @property
     def policy(self) -> Path | None:
@@ -85,10 +87,7 @@ class Inbox:
         return self.folder / self.policies[-1] if self.policies else None
 
     def save(self) -> None:
-        """Write the state, and point the link `policy` to the current policy."""
-        state = asdict(self)
-        del state["folder"]
-        write_json(self.folder / INBOX, state)
+        """Point the link `policy` to the current policy, and write the state."""
         link = self.folder / POLICY
         if self.policy is None:
             link.unlink(missing_ok=True)
@@ -96,6 +95,9 @@ class Inbox:
             link.with_suffix(".new").unlink(missing_ok=True)
             link.with_suffix(".new").symlink_to(self.policies[-1])
             os.replace(link.with_suffix(".new"), link)
+        state = asdict(self)
+        del state["folder"]
+        write_json(self.folder / INBOX, state)
 
     def remove_old_policies(self) -> None:
         """Remove all policies but the last ones."""
@@ -132,6 +134,8 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         problem = f"the policies in {run.path} came from {inbox.model}, not from {config.policy.model}"
         raise UserError(problem, f"--model {inbox.model}, or another --run.folder")
     inbox.model = config.policy.model
+    if inbox.is_learned and not options.plan:
+        _store_learned(inbox, run)
     sources, skipped = _read_new(config, folder, inbox, options)
     pending = _read_records(run.feedback_file)
     for source in sources.values():
@@ -164,7 +168,7 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
     config = with_settings(config, plan, pending)
     key = identity(pending, config)
     state = read_state(run.path)
-    if state.get("identity") == key and "kept" in state and not options.restart:
+    if state.get("identity") == key and state.get("kept") == BASE and not options.restart:
         print(f"no new feedback in {folder}", file=sys.stderr)
         return summary
     expected = print_plan(config, plan, pending)
@@ -175,7 +179,7 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
     comparison, best = train(config, plan, records, steps, lambda: write_jsonl(run.feedback_file, pending))
     verdict = describe_verdict(comparison, best)
     if comparison.better:
-        _keep(inbox, run, best, records, plan)
+        _keep(inbox, run, best, plan)
         verdict = f"{verdict} as {inbox.policy} (--rollback restores the previous one)"
     print(verdict, file=sys.stderr)
     results = outcome(comparison, best, steps)
@@ -210,16 +214,25 @@ def _read_records(file: Path) -> list[Feedback]:
     return list(read_jsonl(file, Feedback)) if file.is_file() else []
 
 
-def _keep(inbox: Inbox, run: RunFolder, best: str, records: Sequence[Feedback], plan: Plan) -> None:
+def _keep(inbox: Inbox, run: RunFolder, best: str, plan: Plan) -> None:
     """Make a trained policy the current one; its feedback is not learned again."""
     name = f"{POLICIES}/{len(inbox.policies) + 1}"
     copy_policy(run, best, run.path / name)
-    write_jsonl(run.path / LEARNED_RECORDS, records)
     inbox.policies.append(name)
     inbox.heldout = [question_key(example) for example in plan.heldout]
+    inbox.is_learned = True
     inbox.save()
-    run.feedback_file.unlink()
+    _store_learned(inbox, run)
+
+
+def _store_learned(inbox: Inbox, run: RunFolder) -> None:
+    """Move the feedback that the current policy has learned; after a crash, this is repeated."""
+    learned = run.path / LEARNED_RECORDS
+    write_jsonl(learned, merge_feedback(_read_records(learned), _read_records(run.feedback_file)))
+    run.feedback_file.unlink(missing_ok=True)
     inbox.remove_old_policies()
+    inbox.is_learned = False
+    inbox.save()
 
 
 def roll_back(config: Config) -> InboxSummary:
@@ -237,6 +250,8 @@ def roll_back(config: Config) -> InboxSummary:
         raise UserError(f"no policy of an inbox in {run.path}", "set --run.folder to the run of `improve --inbox`")
     with lock_folder(run.path):
         inbox = Inbox.of(run.path)
+        if inbox.is_learned:
+            _store_learned(inbox, run)
         dropped = inbox.policies.pop()
         if inbox.policy is not None and not inbox.policy.is_dir():
             problem = f"{inbox.policy} was removed: the last {MAX_POLICIES} policies are kept"

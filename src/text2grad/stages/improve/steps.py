@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from text2grad.config.estimate import LOAD_SECONDS, Estimate, minutes_in_words
 from text2grad.errors import UserError
 from text2grad.stages.improve.plan import OFFLINE
-from text2grad.stages.run_folder import SFT, write_json
+from text2grad.stages.run_folder import SFT, read_json, write_json
 
 STATE = "improve.json"
 TOLERANCE = 1 / 3
@@ -74,7 +73,7 @@ class Steps:
 def read_state(folder: Path) -> dict[str, Any]:
     """Return the state of the steps in a run folder; a new run has an empty one."""
     file = folder / STATE
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    return dict(read_json(file, "start over with --restart, or set another --run.folder")) if file.is_file() else {}
 
 
 class Forecast:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.stages.evaluate.answers import judge_against, judge_of_answers
 from text2grad.stages.improve.plan import Plan
-from text2grad.stages.run_folder import ANSWERS, BASE, RunFolder
+from text2grad.stages.run_folder import ANSWERS, BASE, RunFolder, read_json
 from text2grad.tasks.base import question_key, question_text
 
 BATCH = 8
@@ -61,7 +60,7 @@ def best_policy(config: Config, run: RunFolder, records: Sequence[Feedback], pla
 
 
 def _read_answers(run: RunFolder, name: str, questions: Mapping[str, str]) -> dict[str, str]:
-    rows = json.loads((run.results / f"{name}{ANSWERS}").read_text(encoding="utf-8"))
+    rows = read_json(run.results / f"{name}{ANSWERS}")
     return {questions[row["id"]]: str(row["response"]) for row in rows if row["id"] in questions}
 
 
