@@ -38,7 +38,7 @@ test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 faults: $(READY)  ## play every fault against every file, request and child process (docs/faults.md)
-	$(BIN)/python benchmarks/faults.py --table
+	mkdir -p build && nice $(BIN)/python benchmarks/faults.py --table --results build/faults.jsonl
 
 test-nightly: $(READY)  ## run the slow tests that `make test` leaves out (docs/architecture.md)
 	$(BIN)/python -m pytest -n $(WORKERS) -m nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from human_data import small_config
 from text2grad.cli import main
 from text2grad.config import Config
 from text2grad.errors import UserError
-from text2grad.stages.improve import verdict
+from text2grad.jsonl import read_records
+from text2grad.stages.improve import inbox, verdict
 from text2grad.stages.improve.inbox import InboxSummary, roll_back, run_inbox
 from text2grad.stages.improve.source import ImproveOptions
 
@@ -128,18 +130,35 @@ def test_the_first_policy_is_rolled_back_to_the_base_model(nights: Nights) -> No
     assert roll_back(nights.config).kept == "base" and nights.policy == "base"
 
 
-def test_a_stopped_night_is_resumed(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+STOPS = ((verdict, "best_policy"), (inbox, "copy_policy"), (inbox, "_store_learned"))
+"""Where a night may be stopped: before the verdict, after it, and after the policy is kept."""
+
+
+@pytest.mark.parametrize(("module", "function"), STOPS, ids=[name for _, name in STOPS])
+def test_a_stopped_night_is_resumed(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     nights.arrive("monday.csv", 0, 15)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(verdict, "best_policy", stop)
+        patch.setattr(module, function, stop)
         nights.pass_by()
     seconds = json.loads((nights.run / "improve.json").read_text())["seconds"]
-    resumed = nights.pass_by()
-    assert resumed.files == [] and resumed.better is True and nights.policy == "policies/1"
+    assert nights.pass_by().files == [] and nights.policy == "policies/1"
     assert json.loads((nights.run / "improve.json").read_text())["seconds"] == seconds
+    assert len(read_records(nights.run / "learned.jsonl")) == 15 and not (nights.run / "feedback.jsonl").exists()
+    assert nights.pass_by().records == 0 and json.loads((nights.run / "inbox.json").read_text())["policies"] == [
+        "policies/1"
+    ]
+
+
+def test_a_damaged_state_is_one_line(nights: Nights) -> None:
+    nights.run.mkdir()
+    (nights.run / "inbox.json").write_bytes(b'{"model": \x00\xff')
+    with pytest.raises(UserError, match=r"inbox\.json is damaged"):
+        nights.pass_by()
 
 
 def test_another_base_model_is_refused(nights: Nights) -> None:
