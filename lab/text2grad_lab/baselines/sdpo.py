@@ -35,7 +35,7 @@ from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_factory
-from text2grad.stages.train import TrainSummary, load_prompts
+from text2grad.stages.train import load_prompts
 from text2grad.stages.training import prepare_training
 from text2grad.tasks.base import get_environment_factory
 from text2grad.train.rollout import sample_responses
@@ -111,7 +111,7 @@ def _verdicts(verdict: list[float | None], **_: Any) -> list[float | None]:
     return verdict
 
 
-def run_train_sdpo(config: Config, name: str) -> TrainSummary:
+def run_train_sdpo(config: Config, name: str) -> dict[str, Any]:
     """Train the SFT policy by SDPO against the configured critic; write `ppo/<name>`.
 
     Rollouts, groups, steps and rate are those of the section `ppo`.
@@ -160,7 +160,7 @@ def run_train_sdpo(config: Config, name: str) -> TrainSummary:
             _write_metrics(trainer, stage.folder)
             policy.continued = True
             write_policy(policy.eval(), stage.folder / "policy")
-    return TrainSummary(steps=ppo.steps, out=str(stage.folder / "policy"))
+    return {"steps": ppo.steps, "out": str(stage.folder / "policy")}
 
 
 def _sampler(config: Config, policy: Policy, task: Any) -> Sampler:
