@@ -102,11 +102,12 @@ class Export(Stage):
 
     def work(self) -> Work:
         from text2grad.data.export import count_left_out, export
-        from text2grad.jsonl import read_records
+        from text2grad.feedback import Feedback
+        from text2grad.jsonl import read_jsonl
 
-        records = read_records(self.source)
-        rows = export(records, self.kind, self.out, self.pairs_per_prompt)
-        return Work(lambda: {"rows": rows, **count_left_out(records, self.kind), "out": str(self.out)})
+        rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
+        left_out = count_left_out(read_jsonl(self.source, Feedback), self.kind)
+        return Work(lambda: {"rows": rows, **left_out, "out": str(self.out)})
 
 
 @command("feedback-report")
