@@ -16,8 +16,5 @@ def test_every_page_is_in_the_index_and_every_entry_has_a_verdict() -> None:
         text = page.read_text("utf-8")
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
         assert sorted(headings, key=lambda heading: heading[:10], reverse=True) == headings
-        assert (
-            len(re.findall(r"^## \d{4}-\d\d-\d\d: .*\?\n\n\*\*Verdict\.\*\* ", text, re.MULTILINE))
-            == len(headings)
-            > 0
-        )
+        entries = re.findall(r"^## \d{4}-\d\d-\d\d: .*\?\n\n\*\*Verdict\.\*\* ", text, re.MULTILINE)
+        assert len(entries) == len(headings) > 0
