@@ -204,6 +204,11 @@ def better_answers(run: object, name: str, questions: dict[str, str]) -> dict[st
     }
 
 
+def place_name(path: str) -> str:
+    """Return the place that a path belongs to: without the ends of temporary names."""
+    return re.sub(r"(\.\d+)?\.partial|\.\d{3,}(?=/?$)", "", path)
+
+
 class Hook:
     """An audit hook that logs what is written below `root`, and causes one fault."""
 
@@ -229,7 +234,7 @@ class Hook:
             folder, name = os.path.split(os.fsdecode(path))
             full = os.path.join(os.path.realpath(folder), name)
             if full.startswith(self.root) and name not in SAME_CALL:
-                place = re.sub(r"(\.\d+)?\.partial|\.\d{3,}$", "", full.removeprefix(self.root))
+                place = place_name(full.removeprefix(self.root))
                 self.event(inner if inner and os.sep in place else place)
 
     def log(self, line: str) -> None:
@@ -625,9 +630,13 @@ class Player:
             if not is_kept:
                 broken.append(f"lost {name}")
         if cell.kind == "file" and cell.what == "garbage":
-            damaged = self.folder / cell.place
-            if not damaged.is_file():
+            place = f"{cell.place}/"
+            files = [path for path in self.folder.rglob("*") if path.is_file()]
+            names = [place_name(f"{path.relative_to(self.folder)}/") for path in files]
+            matches = [path for path, name in zip(files, names, strict=True) if name.startswith(place)]
+            if not matches:
                 return None
+            damaged = max(matches, key=lambda path: path.stat().st_size)
             data = damaged.read_bytes()
             half = len(data) // 2
             damaged.write_bytes(data[:half] + b"\x00\xff garbage" + data[half + 10 :])
@@ -745,7 +754,8 @@ def check_exit(cell: Cell, ended: Ended) -> list[str]:
 def contents(folder: Path) -> dict[str, str]:
     """Return the files of a folder, without what no two runs share.
 
-    That is locks, the user's key, signatures with it, times, and the order of a journal.
+    That is locks, the user's key, signatures with it, times, numbers in pages, and the order of a
+    journal.
     """
     files = {}
     for path in sorted(folder.rglob("*")):
@@ -757,7 +767,7 @@ def contents(folder: Path) -> dict[str, str]:
             if path.suffix in (".json", ".jsonl", ".journal"):
                 text = re.sub(r'"(?:seconds\w*|minutes|time|tokens_per_second)": ?(?:[-\d.e]+|{[^}]*})', "", text)
             elif path.suffix == ".html":  # pages show such times among other numbers
-                text = re.sub(r"\d+\.\d+", "", text)
+                text = re.sub(r"[\d.e-]+", "", text)
             elif path.suffix == ".yaml":
                 text = text.partition("# signed by")[0]
             files[name] = "\n".join(sorted(text.split("\n"))) if path.suffix == ".journal" else text

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from text2grad.data.files import read_located_rows
 from text2grad.data.spreadsheets.tables import is_table
-from text2grad.errors import UserError, first_error
+from text2grad.errors import UserError, exhausted_machine_as_user_error, first_error
 from text2grad.feedback import Feedback, human_feedback_on, turns_of
 from text2grad.json_text import from_json
 from text2grad.page.answers import Item, propose_columns, read_answers
@@ -109,7 +109,8 @@ class MarkPage:
         with self.notebook.lock:
             try:
                 act = Act.model_validate(from_json(body.decode("utf-8")))
-                version = self.notebook.record(act)
+                with exhausted_machine_as_user_error():
+                    version = self.notebook.record(act)
             except Conflict:
                 return json_response(self._state(act.item, act.annotator), 409)
             except KeyError:

@@ -3,6 +3,7 @@ nobody else."""
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import socket
@@ -91,6 +92,19 @@ def test_who_may_change(app: Guard, tmp_path: Path) -> None:
     assert read_records(tmp_path / "a.marked.jsonl") == []
     assert ask(app, "/api/acts", USUAL, "POST", body)[0] == 200
     assert len(read_records(tmp_path / "a.marked.jsonl")) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_act_that_cannot_be_stored_is_answered_507(
+    app: Guard, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    [item] = json.loads(ask(app, "/api/items", USUAL)[2])["items"]
+    monkeypatch.setattr("text2grad.page.marking.os.fsync", fail)
+    code, _, answer = ask(app, "/api/acts", USUAL, "POST", json.dumps({**MARK, "item": item["key"]}).encode())
+    assert code == 507 and json.loads(answer)["error"]
 
 
 def test_an_act_that_is_none_is_refused_and_two_tabs_get_a_conflict(app: Guard) -> None:
