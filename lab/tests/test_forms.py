@@ -1,4 +1,4 @@
-"""The task `forms`: its tools, its held-out kinds, the marks of its critic, tricks that fail."""
+"""The task `forms`: tools, held-out kinds, the critic's spans, and tricks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHT = ("read due", "set due to 2024-03-07", "read client", "set client to Brow
 TASK = "text2grad_lab.tasks.forms:FormTask"
 
 
-def played(*turns: str) -> Transcript:
+def play(*turns: str) -> Transcript:
     """Play these turns in the environment until it ends the episode."""
     desk, pairs = Desk(), []
     desk.reset(EXAMPLE)
@@ -33,18 +33,18 @@ def played(*turns: str) -> Transcript:
     return Transcript.of(pairs, others)
 
 
-def judged(response: str, example: Example = EXAMPLE) -> Critique:
+def judge(response: str, example: Example = EXAMPLE) -> Critique:
     (critique,) = FormCritic().critique([example], [response])
     assert isinstance(critique, Critique)
     return critique
 
 
 def blamed(*turns: str) -> list[str]:
-    return [f"{span.text}: {span.reason}" for span in judged(played(*turns)).spans if span.label < 0]
+    return [f"{span.text}: {span.reason}" for span in judge(play(*turns)).spans if span.label < 0]
 
 
-def test_the_right_calls_are_praised_in_every_character_and_pass() -> None:
-    critique = judged(played(*RIGHT))
+def test_right_calls_are_good_and_pass() -> None:
+    critique = judge(play(*RIGHT))
     assert critique.score == 1.0 and all(span.label > 0 for span in critique.spans)
     assert [span.text for span in critique.spans] == list(RIGHT)
     assert (
@@ -76,25 +76,25 @@ RULE = "due should be: year-month-day"
         (("open the drawer",), ["open the drawer: there is no such call"]),
     ],
 )
-def test_mistakes_are_blamed_in_their_place(turns: tuple[str, ...], expected: list[str]) -> None:
+def test_mistakes_are_poor_at_their_place(turns: tuple[str, ...], expected: list[str]) -> None:
     assert blamed(*turns) == expected
-    assert judged(played(*turns)).score == -1.0
+    assert judge(play(*turns)).score == -1.0
 
 
-def test_a_mistake_may_be_corrected_and_is_not_praised_twice() -> None:
-    critique = judged(played("read due", "set due to 2024-07-03", *RIGHT[1:]))
+def test_corrected_mistakes_are_not_good_twice() -> None:
+    critique = judge(play("read due", "set due to 2024-07-03", *RIGHT[1:]))
     assert critique.score == 1.0
     good = [span.text for span in critique.spans if span.label > 0]
     assert good == ["read due", "set due to 2024-", *RIGHT[2:]]
 
 
 def test_no_trick_passes() -> None:
-    """The form counts: no wording, order, repetition or forged turn replaces it."""
-    whole = "\n".join(RIGHT)
+    """Only the form counts: no wording, order, repetition or forged turn replaces it."""
+    complete = "\n".join(RIGHT)
     tricks = {
         "nothing": (),
         "submit at once": ("submit",),
-        "all calls in one turn": (whole,),
+        "all calls in one turn": (complete,),
         "all calls in one line": (" ".join(RIGHT), "submit"),
         "a call before the submission in one turn": (*RIGHT[:3], f"{RIGHT[3]}\nsubmit"),
         "a claim": ("The form is right.", "submit"),
@@ -109,19 +109,19 @@ def test_no_trick_passes() -> None:
         "a different submission": (*RIGHT[:4], "submit the form"),
         "a field name with a space": (*RIGHT[:3], "set client  to Brown, Ada", "submit"),
     }
-    passed = [name for name, turns in tricks.items() if judged(played(*(turns or ("",)))).score == 1.0]
+    passed = [name for name, turns in tricks.items() if judge(play(*(turns or ("",)))).score == 1.0]
     assert passed == []
     forged = Transcript.of([((), line) for line in ("submit", *RIGHT)])
-    assert judged(forged).score == -1.0 and FormTask(TaskSettings(name=TASK)).scores(EXAMPLE, forged)["pass"] == 0
-    farmed = judged(played(*["read due"] * 8, *["set due to 2024-01-01"] * 8))
+    assert judge(forged).score == -1.0 and FormTask(TaskSettings(name=TASK)).scores(EXAMPLE, forged)["pass"] == 0
+    farmed = judge(play(*["read due"] * 8, *["set due to 2024-01-01"] * 8))
     assert [span.label for span in farmed.spans].count(1) == 2, "one read and one call"
 
 
-def test_marks_of_any_demonstration_lie_in_their_turn_and_never_give_the_value() -> None:
+def test_spans_stay_in_their_turn_and_hide_the_value() -> None:
     examples = FormTask(TaskSettings(name=TASK, limit=300)).examples("sft")
     passed = 0
     for example in examples:
-        critique = judged(example.reference, example)
+        critique = judge(example.reference, example)
         turns = turns_of(example.reference)
         assert all(any(t.start <= span.start < span.end <= t.end for t in turns) for span in critique.spans)
         right = FormTask.scores(FormTask(TaskSettings(name=TASK)), example, example.reference)["pass"]
@@ -139,12 +139,12 @@ def test_every_rule_has_a_mistake_that_fails() -> None:
         for rule in rules:
             form = Form("any", {name: rule}, record)
             example = EXAMPLE.model_copy(update={"meta": form.meta()})
-            assert judged(form.transcript(), example).score == 1.0
-            wrong = judged(form.transcript([name]), example)
+            assert judge(form.transcript(), example).score == 1.0
+            wrong = judge(form.transcript([name]), example)
             assert wrong.score == -1.0 and [span.label for span in wrong.spans].count(-1) == 1
 
 
-def test_held_out_kinds_share_no_field_and_equal_seeds_are_equal() -> None:
+def test_held_out_fields_are_new_and_seeds_reproducible() -> None:
     task = FormTask(TaskSettings(name=TASK, limit=300))
     train, heldout, sft = (task.examples(split) for split in ("train", "heldout", "sft"))
     assert (len(train), len(heldout), len(sft)) == (288, 72, 300)

@@ -1,5 +1,4 @@
-"""The list of lab/text2grad_lab/paper and lab/paper.md: commands that exist, prices that add up,
-one line for what is missing."""
+"""The paper's list of steps: commands, prices, tables, the runner and lab/paper.md."""
 
 from __future__ import annotations
 
@@ -31,13 +30,12 @@ PAGE = ROOT / "lab" / "paper.md"
 STEPS = steps.steps()
 
 
-def parsed(given: Sequence[str]) -> Config | None:
-    """Read a command as the program reads it, up to the point where it would begin: options,
-    presets, settings.
+def parsed(arguments: Sequence[str]) -> Config | None:
+    """Parse options, presets and settings of a command without running it.
 
-    Returns its configuration, where it has one.
+    Returns its configuration, if it has one.
     """
-    words, overrides = split_overrides(given)
+    words, overrides = split_overrides(arguments)
     words = repeat_listed(words)
     _refuse_unknown_options(words)
     command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
@@ -63,7 +61,7 @@ def test_every_step_is_a_command_that_exists() -> None:
         ["train", "--config", "slf5k", "--credit.scheme", "no_such_scheme"],
     ],
 )
-def test_a_command_that_does_not_exist_is_found(wrong: list[str]) -> None:
+def test_invalid_commands_are_detected(wrong: list[str]) -> None:
     with pytest.raises(UsageError):
         parsed(wrong)
 
@@ -98,16 +96,16 @@ WRONG = {
 """Commands of wrong steps, and the error lines that they fail with."""
 
 
-def checked(chosen: Sequence[steps.Step]) -> None:
-    """Check steps and those that are wrong: the latter alone fail, each with its line."""
+def checked(selected: Sequence[steps.Step]) -> None:
+    """Check steps together with the wrong ones, which alone must fail, each with its line."""
     base = "meta-llama/Meta-Llama-3-8B-Instruct"
     wrong = [
         dataclasses.replace(STEPS[0], name=name, words=tuple(words.format(base=base).split()))
         for name, (words, _) in WRONG.items()
     ]
-    found = check.check([*chosen, *wrong])
-    assert (found["steps"], found["ran"]) == (len(chosen) + len(WRONG), len(chosen)), found["failed"]
-    lines = {each["name"]: each["line"] for each in found["failed"]}
+    result = check.check([*selected, *wrong])
+    assert (result["steps"], result["ran"]) == (len(selected) + len(WRONG), len(selected)), result["failed"]
+    lines = {row["name"]: row["line"] for row in result["failed"]}
     assert lines.keys() == WRONG.keys()
     for name, (_, says) in WRONG.items():
         assert lines[name].startswith(says) and "\n" not in lines[name]
@@ -124,7 +122,7 @@ def test_every_step_is_run() -> None:
     checked(STEPS)
 
 
-def test_a_bug_of_a_command_fails_its_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_fails_only_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(words: Sequence[str]) -> None:
         if words[0] == "feedback-report":
             raise ZeroDivisionError("division\nby zero")
@@ -137,14 +135,14 @@ def test_a_bug_of_a_command_fails_its_step_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def paper(*words: str) -> int:
-    """Run `paper` with these words; its exit code."""
-    with pytest.raises(SystemExit) as left:
+    """Run `paper` with these words and return its exit code."""
+    with pytest.raises(SystemExit) as exit_info:
         main(repeat_listed(["paper", *words, "--json"]))
-    return int(left.value.code or 0)
+    return int(exit_info.value.code or 0)
 
 
 @pytest.mark.parametrize("failed", [[], [{"name": "slf5k/sft", "line": "exit code 1: error: no"}]])
-def test_the_last_line_of_a_check_is_json_and_its_code_says_whether_all_ran(
+def test_a_check_ends_with_json_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failed: list[dict[str, str]]
 ) -> None:
     def check_part(part: Sequence[steps.Step]) -> list[tuple[str, str]]:
@@ -164,7 +162,7 @@ def test_the_last_line_of_a_check_is_json_and_its_code_says_whether_all_ran(
     assert (result["steps"], result["ran"], result["failed"]) == (len(STEPS), len(STEPS) - len(failed), failed)
 
 
-def test_a_step_costs_what_its_row_says() -> None:
+def test_a_steps_cost_follows_its_row() -> None:
     by_name = {step.name: step for step in STEPS}
     ppo = by_name["slf5k/train"]
     assert ppo.gpu_hours == pytest.approx(1667 * 0.49 / 60 * 8)
@@ -186,7 +184,7 @@ def test_ppo_is_priced_by_the_steps_of_the_preset(name: str) -> None:
     assert data["rollouts"] == ppo.rollouts
 
 
-def test_what_is_missing_is_one_line_with_its_cure(
+def test_missing_requirements_are_one_line_with_a_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,7 +192,7 @@ def test_what_is_missing_is_one_line_with_its_cure(
     monkeypatch.setattr(runner, "devices", lambda: [])
     monkeypatch.setattr(runner, "lacking_on_hub", lambda rows: [f"no hub for {len(rows)}"])
     assert paper() == 1
-    said = capsys.readouterr().err.splitlines()[-1]
+    message = capsys.readouterr().err.splitlines()[-1]
     for part in (
         "a GPU",
         "OPENAI_API_KEY",
@@ -202,17 +200,17 @@ def test_what_is_missing_is_one_line_with_its_cure(
         "data/MbppPlus.jsonl.gz",
         "no hub for 12",
     ):
-        assert part in said
+        assert part in message
     assert list(tmp_path.iterdir()) == []
 
 
 def ready_machine(monkeypatch: pytest.MonkeyPatch, gpus: list[str]) -> None:
-    """Lack nothing, on a machine with these GPUs."""
+    """Simulate a machine with these GPUs and no missing requirement."""
     monkeypatch.setattr(runner, "devices", lambda: gpus)
     monkeypatch.setattr(runner, "lacking", lambda *_: [])
 
 
-def test_a_step_that_ended_well_is_not_run_again(
+def test_a_finished_step_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -231,33 +229,33 @@ def test_a_step_that_ended_well_is_not_run_again(
     assert paper() == paper() == 0
     assert (tmp_path / "ran").read_text().splitlines() == ["sft --config slf5k --json"] * 2
     assert "1 of 1 steps are done" in capfd.readouterr().err
-    [note] = [json.loads(file.read_text()) for file in runner.NOTES.iterdir()]
-    assert (note["code"], note["summary"]) == (3, {"spans": 3})
+    [record] = [json.loads(file.read_text()) for file in runner.NOTES.iterdir()]
+    assert (record["code"], record["summary"]) == (3, {"spans": 3})
     assert not runner.is_done(STEPS[4])
 
 
 def test_the_plan_needs_nothing_and_ends_with_its_totals(capsys: pytest.CaptureFixture[str]) -> None:
     assert paper("--plan", "--only", "slf5k") == 0
     lines = capsys.readouterr().out.splitlines()
-    wanted = [step for step in STEPS if step.group == "slf5k"]
-    assert json.loads(lines[-1]) == steps.totals(wanted, 2.5)
-    assert sum(line.startswith("slf5k/") for line in lines) == len(wanted)
+    selected = [step for step in STEPS if step.group == "slf5k"]
+    assert json.loads(lines[-1]) == steps.totals(selected, 2.5)
+    assert sum(line.startswith("slf5k/") for line in lines) == len(selected)
 
 
 BY_NAME = {step.name: step for step in STEPS}
 
 
-def test_a_step_comes_after_those_that_it_needs() -> None:
+def test_a_step_comes_after_its_prerequisites() -> None:
     places = {step.name: number for number, step in enumerate(STEPS)}
     for step in STEPS:
         assert all(places[name] < places[step.name] for name in step.after), step.name
 
 
-def test_a_table_is_run_with_all_that_it_needs() -> None:
-    chosen = [step.name for step in steps.select(STEPS, ["table16", "table17", "mistral/slf5k_mistral_base"])]
+def test_a_table_is_run_with_its_prerequisites() -> None:
+    selected = [step.name for step in steps.select(STEPS, ["table16", "table17", "mistral/slf5k_mistral_base"])]
     needed = ["sft", "annotate", "steps_annotate", "steps_annotate_heldout", "train_steps"]
-    assert chosen[:-1] == [f"{data}/{name}" for data in ("slf5k", "kodcode") for name in needed]
-    assert chosen[-1] == "mistral/slf5k_mistral_base"
+    assert selected[:-1] == [f"{data}/{name}" for data in ("slf5k", "kodcode") for name in needed]
+    assert selected[-1] == "mistral/slf5k_mistral_base"
     assert len(steps.select(STEPS, ["slf5k"])) == sum(step.group == "slf5k" for step in STEPS)
     with pytest.raises(UsageError, match="no part 'table20'"):
         steps.select(STEPS, ["table20"])
@@ -279,7 +277,7 @@ def write(folder: Path, files: dict[str, Any]) -> None:
         (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
 
 
-def test_a_table_has_the_mean_over_seeds_and_what_fills_the_rest(
+def test_a_table_has_means_over_seeds_and_steps_for_missing_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -296,12 +294,12 @@ def test_a_table_has_the_mean_over_seeds_and_what_fills_the_rest(
     assert row["missing"]["BERTScore"]["steps"] == ["slf5k/measure_sft", "slf5k/texts_slf5k"]
     assert second["table"] == 11
     tables.show_tables([tables.fill_table(2, tmp_path)])
-    shown = capsys.readouterr().out
-    assert "0.195 | 0.250" in shown and "0.380 | –" in shown and "1–2" in shown
-    assert "– SFT: --only slf5k/measure_sft slf5k/texts_slf5k\n" in shown
+    output = capsys.readouterr().out
+    assert "0.195 | 0.250" in output and "0.380 | –" in output and "1–2" in output
+    assert "– SFT: --only slf5k/measure_sft slf5k/texts_slf5k\n" in output
 
 
-def test_cells_are_arithmetic_over_what_files_hold(tmp_path: Path) -> None:
+def test_cells_are_arithmetic_on_values_of_files(tmp_path: Path) -> None:
     metrics = {"seconds_generate": 30.0, "seconds_critique": 15.0, "seconds_score": 5.0, "seconds_update": 10.0}
     judge = {"win": 0.621, "tie": 0.09, "loss": 0.289}
     write(
@@ -332,7 +330,7 @@ def test_cells_are_arithmetic_over_what_files_hold(tmp_path: Path) -> None:
     assert texts(9, "LoRA targets") == ["q_proj:v_proj"]
 
 
-def test_steps_run_side_by_side_each_on_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_in_parallel_each_on_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "text2grad"
     program.write_text(
@@ -348,9 +346,9 @@ def test_steps_run_side_by_side_each_on_its_own_gpu(tmp_path: Path, monkeypatch:
     def step(name: str, **fields: Any) -> steps.Step:
         return dataclasses.replace(STEPS[0], name=f"slf5k/{name}", words=(name,), **fields)
 
-    chosen = [step("one"), step("two"), step("bad"), step("later", after=("slf5k/bad",))]
-    chosen += [step("last", after=("slf5k/one",), awaits=("slf5k/t*",))]
-    summary = runner.run_paper(chosen, keep_going=True)
+    selected = [step("one"), step("two"), step("bad"), step("later", after=("slf5k/bad",))]
+    selected += [step("last", after=("slf5k/one",), awaits=("slf5k/t*",))]
+    summary = runner.run_paper(selected, keep_going=True)
     ran = dict(line.split() for line in (tmp_path / "ran").read_text().splitlines())
     assert {ran["one"], ran["two"]} == {"4", "7"} and "later" not in ran and "last" in ran
     assert (summary["ran"], summary["exit_code"]) == (3, 1)
@@ -358,12 +356,12 @@ def test_steps_run_side_by_side_each_on_its_own_gpu(tmp_path: Path, monkeypatch:
     assert (runner.NOTES / "slf5k-one.log").read_text() == "oops\n"
 
 
-def test_a_file_that_two_steps_use_is_used_by_one_at_a_time() -> None:
+def test_steps_that_share_a_file_do_not_overlap() -> None:
     one, two = (dataclasses.replace(STEPS[0], name=name, holds="journal") for name in ("a", "b"))
     assert runner.is_ready(one, [one, two], []) and not runner.is_ready(two, [two], [one])
 
 
-def test_what_the_hub_refuses_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gated_hub_names_are_reported_with_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError
 
@@ -386,13 +384,13 @@ def test_what_the_hub_refuses_is_named_with_its_cure(monkeypatch: pytest.MonkeyP
 
 
 def test_the_papers_prompts_and_answers_change_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = {step.name: " ".join(step.words) for step in steps.steps("paper", published=True, seed=2)}
-    annotate = chosen["slf5k/annotate"]
+    selected = {step.name: " ".join(step.words) for step in steps.steps("paper", published=True, seed=2)}
+    annotate = selected["slf5k/annotate"]
     assert "--critic.prompted.prompt text2grad_lab.prompts:summarization_b1" in annotate
     assert "--responses runs/slf5k/published.jsonl" in annotate and annotate.endswith("--run.seed 2")
-    assert "--judge.prompt code_e2" in chosen["kodcode/measure_reward"]
-    assert "--judge.prompt summarization_e1" in chosen["slf5k/judge_dpo"]
-    assert "--run.seed" not in chosen["slf5k/feedback_report"]
+    assert "--judge.prompt code_e2" in selected["kodcode/measure_reward"]
+    assert "--judge.prompt summarization_e1" in selected["slf5k/judge_dpo"]
+    assert "--run.seed" not in selected["slf5k/feedback_report"]
     assert "slf5k/published" not in BY_NAME and "published" not in " ".join(BY_NAME["slf5k/annotate"].words)
     for step in steps.steps("paper", published=True):
         configuration(step.words)
@@ -401,5 +399,5 @@ def test_the_papers_prompts_and_answers_change_the_commands(capsys: pytest.Captu
 def test_published_answers_are_checked_in_the_tiny_world() -> None:
     all_steps = steps.steps("paper", published=True)
     names = [f"{data}/annotate" for data in ("slf5k", "kodcode", "ultrafeedback")]
-    found = check.check(steps.select(all_steps, names))
-    assert (found["steps"], found["failed"]) == (12, [])
+    result = check.check(steps.select(all_steps, names))
+    assert (result["steps"], result["failed"]) == (12, [])

@@ -119,12 +119,12 @@ def test_content_words_of_other_scripts_are_content() -> None:
     assert not content_characters("THE don’t 。").any()
 
 
-def test_turn_end_pays_a_number_at_the_last_token_of_each_turn_and_the_verdict_at_the_end() -> None:
+def test_turn_end_rewards_the_last_token_of_each_turn() -> None:
     aligned = replace(words(TEXT), turn_ends=(3, 5, 7, 9))
     case = critique(TEXT, good=("quick", "red fox"), poor=("fox", "dog"), score=0.5)
     settings = CreditSettings(scheme=SCHEMES + "turn_end", outcome_weight=2.0)
-    paid = credit(case, aligned, settings)
-    assert paid.delta.tolist() == [0, 0, 1, 0, -1, 0, 0, 0, -1 + 2 * 0.5], "no number where nothing is marked"
-    assert paid.word_rewards.tolist() == [0, 0, 1, 0, -1, 0, 0, 0, -1]
-    assert (paid.verdict, paid.group_score, paid.labelled) == (1.0, 1.0, 3)
+    result = credit(case, aligned, settings)
+    assert result.delta.tolist() == [0, 0, 1, 0, -1, 0, 0, 0, -1 + 2 * 0.5], "no number where nothing is marked"
+    assert result.word_rewards.tolist() == [0, 0, 1, 0, -1, 0, 0, 0, -1]
+    assert (result.verdict, result.group_score, result.labelled) == (1.0, 1.0, 3)
     assert credit(critique(TEXT, good=("red",)), words(TEXT), settings).delta.tolist() == [0] * 8 + [1]

@@ -24,19 +24,18 @@ def weights(folder: str) -> dict[str, torch.Tensor]:
 
 
 def test_episodes_train_the_policys_own_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tokens of tools are read by student and teacher, and are in no loss; failed answers have
-    feedback."""
+    """Tokens of tools are in the context but not in the loss; failed answers have feedback."""
     config: Config = load_config(
         [find_config("text2grad_lab:lookup")], [f"--run.folder={tmp_path}", *WORDS, *STEPS]
     )
     run_sft(config)
-    seen: list[dict[str, Any]] = []
+    batches: list[dict[str, Any]] = []
     parent: Any = EpisodeTrainer.__base__
     real = parent._compute_teacher_student_logits
 
     def watched(self: Any, model: Any, teacher: Any, inputs: Any) -> Any:
         logits = real(self, model, teacher, inputs)
-        seen.append({**inputs, "width": logits.teacher_logits.shape[1]})
+        batches.append({**inputs, "width": logits.teacher_logits.shape[1]})
         return logits
 
     monkeypatch.setattr(parent, "_compute_teacher_student_logits", watched)
@@ -50,14 +49,18 @@ def test_episodes_train_the_policys_own_tokens(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(EpisodeTrainer, "_compute_teacher_student_logits", masks)
     summary = run_train_sdpo(config, "sdpo")
-    for inputs, mask in zip(seen, masked, strict=True):
-        own, read = inputs["policy_mask"].bool(), inputs["completion_mask"].bool()
-        assert (read & ~own).any() and not (own & ~read).any(), "tools have written, and are read"
+    for inputs, mask in zip(batches, masked, strict=True):
+        policy_mask, completion_mask = inputs["policy_mask"].bool(), inputs["completion_mask"].bool()
+        assert (completion_mask & ~policy_mask).any() and not (policy_mask & ~completion_mask).any(), (
+            "tokens of tools are attended to"
+        )
         active = inputs["self_distillation_mask"].bool()[:, None]
-        assert torch.equal(mask.bool(), own & active)
+        assert torch.equal(mask.bool(), policy_mask & active)
         length = inputs["completion_ids"].shape[1]
         assert torch.equal(inputs["teacher_input_ids"][:, -length:], inputs["completion_ids"])
-        assert inputs["teacher_input_ids"].shape[1] > inputs["prompt_ids"].shape[1] + length, "with feedback"
+        assert inputs["teacher_input_ids"].shape[1] > inputs["prompt_ids"].shape[1] + length, (
+            "the teacher reads feedback"
+        )
     rows = [json.loads(line) for line in (tmp_path / "ppo/sdpo/metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1] and all(row["with_feedback"] > 0.5 for row in rows)
     before, after = weights(str(tmp_path / "sft/policy")), weights(summary.out)

@@ -1,11 +1,11 @@
 """SDPO by TRL's trainer (arXiv 2601.20802), also for episodes: `train-sdpo`.
 
-The model that is shown feedback on its answer, or an answer to the same prompt that passed, is the
-teacher of the same answer. TRL's trainer has neither environments nor tools: its rollouts are one
-turn, its prompts must end with a user turn, feedback is a column of the data, and one mask is both
-the attention mask and the mask of the loss. So three methods are replaced: episodes are sampled by
-`policy.episode`, the critic writes the feedback of each, and the tokens of tools are read but not
-in the loss. Teacher, loss and optimizer are TRL's.
+The teacher of an answer is the same model, given feedback on the answer or an answer to the same
+prompt that passed. TRL's trainer supports neither environments nor tools: its rollouts are one
+turn, its prompts must end with a user turn, feedback is a column of the data, and one mask serves
+attention and loss. So three methods are replaced: `policy.episode` samples episodes, the critic
+writes their feedback, and the tokens of tools are read but not in the loss. Teacher, loss and
+optimizer are TRL's.
 
 The teacher has the policy's present weights (`live`). TRL's moving average starts from an adapter
 of zeros, which would be the model before SFT.

@@ -20,7 +20,7 @@ NONE: list[int] = []
 class Paper(Stage):
     """Run the commands behind the paper's tables and figures, or print its tables.
 
-    The steps run in the current folder and use its runs/ and data/, side by side where there are
+    The steps run in the current folder and use its runs/ and data/, in parallel if there are
     several GPUs. They need a GPU and a key of a chat model. Finished steps are not run again.
     lab/paper.md says how exact each table is.
 
@@ -92,7 +92,7 @@ def _show_check(result: Mapping[str, Any]) -> None:
 
 @command("published")
 class Published(Stage, ConfiguredCommand):
-    """Write the answers that a data set was published with, for annotate --responses.
+    """Write the answers that were published with a data set, for annotate --responses.
 
     Answers to held-out questions go to <out>_heldout.jsonl.
 

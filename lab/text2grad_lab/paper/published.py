@@ -1,7 +1,7 @@
-"""`published`: write the answers that a data set was published with, to be annotated.
+"""`published`: write the answers that were published with a data set, for annotation.
 
 The paper annotated these (4.1): the drafts of SLF5K, GPT-4o's programs of KodCode, the completions
-of UltraFeedback. What people said about them is left out, because the chat model judges.
+of UltraFeedback. Human feedback on them is left out, because the chat model judges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from text2grad.tasks.base import assign_split, feedback_split, question_key
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSummary(Summary):
-    """Answers written for training and for held-out questions, and those of other shares."""
+    """Numbers of answers to training questions, to held-out ones, and to those of other splits."""
 
     answers: int
     heldout: int
@@ -33,7 +33,7 @@ class PublishedSummary(Summary):
 
 
 def run_published(config: Config, data: str, limit: int | None, out: Path) -> PublishedSummary:
-    """Write the answers of a published data set, those to held-out questions to another file.
+    """Write the answers of a published data set; held-out questions have a separate file.
 
     Args:
         data: the data set, default `task.data`.

@@ -1,4 +1,4 @@
-"""Run the steps of the paper's list, side by side on the GPUs of this machine.
+"""Run the steps of the paper's list, in parallel on the GPUs of this machine.
 
 A finished step is recorded in `runs/paper/` with a digest of its command and is not run again; an
 interrupted one resumes. Missing GPUs, keys, files, models and data sets are reported before
@@ -55,7 +55,7 @@ def run_paper(selected: Sequence[Step], keep_going: bool = False) -> dict[str, A
 def run_seed(selected: Sequence[Step], seed: int, keep_going: bool) -> dict[str, Any]:
     """Run the steps of a seed in the folder `seed-N`, which shares `data`.
 
-    Seed 0 is that of the current folder.
+    Seed 0 runs in the current folder.
     """
     folder = Path(f"seed-{seed}" if seed else ".")
     folder.mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def run_side_by_side(pending: Sequence[Step], gpus: Sequence[str], keep_going: b
 
 
 def is_ready(step: Step, waiting: Sequence[Step], running: Sequence[Step]) -> bool:
-    """True if nothing that a step has to come after is left, and no running step holds its file."""
+    """True if all earlier steps have finished, and no running step holds the step's file."""
     left = [other for other in (*waiting, *running) if other is not step]
     before = any(
         other.name in step.after or any(fnmatch(other.name, pattern) for pattern in step.awaits) for other in left
@@ -142,7 +142,7 @@ def lacking_on_hub(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def devices() -> list[str]:
-    """Return the GPUs that steps may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    """Return the GPUs that steps may use, named as in `CUDA_VISIBLE_DEVICES`."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -166,7 +166,7 @@ def is_done(step: Step) -> bool:
 
 
 def run(step: Step, gpu: str, to_file: bool) -> str:
-    """Run one step on a GPU and record it; return why it failed, or "".
+    """Run one step on a GPU and record it; return the reason of a failure, or "".
 
     Its progress goes to stderr, or `to_file` next to its record.
     """

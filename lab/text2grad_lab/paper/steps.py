@@ -1,7 +1,7 @@
 """The paper's tables and figures as one list of commands, for a GPU and a key of a chat model.
 
-The list is steps.yaml; lab/paper.md says how exact it is. A step knows the steps whose results it
-reads, so a part of the list is run with all that it needs, and `runner` runs steps side by side.
+steps.yaml has the list, and lab/paper.md says how exact it is. A step names the steps whose results
+it reads, so a part of the list runs with its prerequisites, and `runner` runs steps in parallel.
 
 Hours are estimates: PPO takes the preset's steps times the minutes of the paper's Table 13, or
 times the seconds an answer took on our H100; other steps their tokens divided by the rates below.
@@ -114,7 +114,7 @@ def with_seed(step: Step, seed: int) -> Step:
 
 
 def select(all_steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
-    """Return the steps of parts (`slf5k`), tables (`table2`) and names, with all that they need.
+    """Return the steps of parts (`slf5k`), tables (`table2`) and names, with their prerequisites.
 
     Raises:
         UsageError: there is no such part, table or step.
@@ -135,7 +135,7 @@ def select(all_steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
 
 
 def with_needed(names: Iterable[str], by_name: Mapping[str, Step]) -> list[str]:
-    """Return the names of steps and of all steps that they need, each after its own needs."""
+    """Return the names of steps and their prerequisites, each after its prerequisites."""
     ordered: dict[str, None] = {}
     for name in names:
         if name not in ordered:

@@ -1,6 +1,6 @@
-"""The paper's tables next to our figures, which are read from the run folders.
+"""The paper's tables next to our figures, read from the run folders.
 
-The tables are tables.yaml. A seed is a folder in which the list was run: the current one, and every
+tables.yaml has the tables. Each seed has a folder in which the list was run: the current one, or a
 `seed-N` in it. A cell is the mean over the seeds that have its file.
 """
 
@@ -34,9 +34,9 @@ Values = tuple[Any, ...]
 
 @dataclass
 class Cell:
-    """A cell: the published figure, and ours with its seeds, model and date.
+    """A published figure, and ours with its seeds, model and date.
 
-    `steps` and `note` name what would fill it, if it is missing.
+    If ours is missing, `steps` and `note` say how to get it.
     """
 
     paper: Any
@@ -190,7 +190,7 @@ def fill_cell(fields: Mapping[str, str], paper: Any, seeds: Sequence[Path]) -> C
 
 
 def files_of(fields: Mapping[str, str], seed: Path) -> Iterator[str]:
-    """Yield the file of a cell in a seed's folder, or the preset that it names; at most one."""
+    """Yield at most one file of a cell: in a seed's folder, or the preset that it names."""
     pattern = fields.get("file", "")
     if "key" not in fields or not pattern:
         return

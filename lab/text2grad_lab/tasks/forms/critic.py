@@ -1,7 +1,7 @@
-"""A program critic of filled-in forms: it names wrong calls and wrong pieces of values, and why.
+"""A program critic of filled-in forms: wrong calls and wrong pieces of values, with reasons.
 
-Every turn is judged given the turns before it. Reasons never give the right value. Nothing is
-praised twice: a second attempt at a field can only avoid blame. The verdict is that of the form.
+Every turn is judged given the turns before it. Reasons never contain the right value. Nothing is
+good twice: a second attempt at a field can only avoid a poor span. The form decides the verdict.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Desk:
         return (Message(role="tool", content=self.respond(line)),), False
 
     def respond(self, line: str) -> str:
-        """Return the result of a call, or the reason why there is none."""
+        """Return the result of a call, or the reason why it has no result."""
         call = READ.fullmatch(line) or SET.fullmatch(line)
         if call is None:
             return HELP

@@ -1,7 +1,7 @@
 """A program critic of an agent: it names wrong calls, wrong arguments and unused results.
 
-Every turn is judged given the turns before it: a computation with a wrongly looked up number can be
-right. The verdict is that of the answer alone.
+Every turn is judged given the turns before it: a computation with a wrong number from the table can
+be right. The verdict depends only on the answer.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class LookupCritic:
     source = Source(kind="program", prompt_version="lookup")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Judge each turn given those before it; the verdict is that of the answer."""
+        """Judge each turn given the earlier ones; the answer decides the verdict."""
         return [_judge(example, response) for example, response in zip(examples, responses, strict=True)]
 
 

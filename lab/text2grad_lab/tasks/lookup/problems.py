@@ -56,7 +56,7 @@ SLOTS = (
 )
 """The parts of a problem: the column, the factor, the summand, and the wording of the answer.
 
-`code` is what the agent writes for a part, `wrong` what it writes by mistake.
+`code` is the agent's text for a part, `wrong` its text when it makes a mistake.
 """
 
 

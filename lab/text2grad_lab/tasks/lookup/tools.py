@@ -48,7 +48,7 @@ class Tools:
         return (Message(role="tool", content=self.respond(line)),), False
 
     def respond(self, line: str) -> str:
-        """Return the result of a call, or the reason why there is none."""
+        """Return the result of a call, or the reason why it has no result."""
         if call := LOOK_UP.fullmatch(line):
             return self.number(*call.groups()) or f"no {call[1]} of {call[2]}"
         if call := COMPUTE.fullmatch(line):
