@@ -151,9 +151,9 @@ class TrainDpo(Stage, ConfiguredAsDemo):
 class TrainSdpo(Stage, ConfiguredAsDemo):
     """Train the SFT policy by self-distillation (SDPO), with TRL.
 
-    The policy that is shown the critique of an answer, or an answer to the same prompt that passed,
-    teaches the policy that is not. Answers may have several turns. Critic, rollouts, groups, steps
-    and rate are those of critic and ppo.
+    The teacher is the same policy, given the critique of an answer, or an answer to the same prompt
+    that passed. Answers may have several turns. Critic, rollouts, groups, steps and rate are those
+    of critic and ppo.
 
     \b
     Example:

@@ -94,7 +94,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
     target = out or run.path / "refined.jsonl"
     journal = target.with_name(target.name + ".journal")
     with critic_factory(config, kind) as factory, factory.open(task, policy, journal) as critic:
-        judged, _ = criticise(critic, items, target, critic.source.kind)
+        judged_records, _ = criticise(critic, items, target, critic.source.kind)
     return RefineSummary(
         answers=len(records),
         nothing_to_mend=len(records) - len(cases),
@@ -104,7 +104,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
         refused=dict(refused),
         records=len(items),
         passed=sum((record.score or 0.0) > 0 for record in read_jsonl(target, Feedback)),
-        mean_score=mean([record.score for record in judged if record.score is not None]),
+        mean_score=mean([record.score for record in judged_records if record.score is not None]),
         input_tokens=chat.usage["input_tokens"],
         output_tokens=chat.usage["output_tokens"],
         out=str(target),
