@@ -105,9 +105,14 @@ class Export(Stage):
         from text2grad.feedback import Feedback
         from text2grad.jsonl import read_jsonl
 
-        rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
-        left_out = count_left_out(read_jsonl(self.source, Feedback), self.kind)
-        return Work(lambda: {"rows": rows, **left_out, "out": str(self.out)})
+        records = partial(read_jsonl, self.source, Feedback)
+        return Work(
+            lambda: {
+                "rows": export(records(), self.kind, self.out, self.pairs_per_prompt),
+                **count_left_out(records(), self.kind),
+                "out": str(self.out),
+            }
+        )
 
 
 @command("feedback-report")

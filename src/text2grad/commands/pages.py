@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import Stage, Work, argument, command, option
@@ -42,8 +43,8 @@ class Mark(Stage):
         from text2grad.page.mark import MarkPage
         from text2grad.page.server import listening, serve
 
-        page = MarkPage(self.source, self.out, self.annotator, self.suggest)
-        return Work(lambda: serve(page.app(), listening(self.port), self.browser))
+        page = partial(MarkPage, self.source, self.out, self.annotator, self.suggest)
+        return Work(lambda: serve(page().app(), listening(self.port), self.browser))
 
 
 @command("view")
@@ -73,8 +74,8 @@ class View(Stage):
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
 
-        page = ViewPage(*self.folders, presets=preset_settings())
-        return Work(lambda: serve(page.app(), listening(self.port), self.browser))
+        page = partial(ViewPage, *self.folders, presets=preset_settings())
+        return Work(lambda: serve(page().app(), listening(self.port), self.browser))
 
 
 @command("report")
