@@ -48,6 +48,7 @@ NOT_CHECKED = {
     "export": "a variable of the shell",
     "python3": "makes environments",
     "vllm": "not ours, and needs a GPU",
+    "transformers": "not ours, and serves until it is stopped",
     "/shared/verl/bin/pip": "not ours",
     "/shared/verl/bin/ray": "not ours",
     "torchrun": "not ours; the launched command is checked",
