@@ -14,7 +14,7 @@ TORCH_OPTION = $(if $(TORCH_INDEX),$(shell \
   || echo "no answer from $(TORCH_INDEX): torch comes from the package index, on Linux built for CUDA" >&2))
 
 # The extras that are installed, beside the developers' tools.
-EXTRAS ?= train,evaluate,gguf,grounded,page,trl
+EXTRAS ?= train,evaluate,grounded,page,trl
 
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.
 export OMP_NUM_THREADS ?= 1

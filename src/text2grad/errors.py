@@ -148,8 +148,7 @@ class MissingPackageError(UserError, ImportError):
 
 
 EXTRAS = {
-    **dict.fromkeys(("datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
-    "gguf": "gguf",
+    **dict.fromkeys(("datasets", "gguf", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
     "llguidance": "grounded",
     "sacrebleu": "evaluate",
     **dict.fromkeys(("starlette", "uvicorn"), "page"),

@@ -12,8 +12,6 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gguf_files import write_gguf
 
-pytest.importorskip("gguf", reason="the extra gguf is not installed")
-
 SAID = "tiny.gguf, Q4_1-dequantised"
 
 

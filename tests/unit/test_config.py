@@ -225,9 +225,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.lower().replace("_", "-").split("==") for line in lines if "==" in line)
     extras = project["optional-dependencies"]
-    installed = [
-        line for extra in ("train", "evaluate", "gguf", "grounded", "page", "trl") for line in extras[extra]
-    ]
+    installed = [line for extra in ("train", "evaluate", "grounded", "page", "trl") for line in extras[extra]]
     for line in [*project["dependencies"], *installed, *settings["dependency-groups"]["dev"]]:
         requirement = Requirement(line)
         if requirement.name == project["name"]:

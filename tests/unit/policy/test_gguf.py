@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf as gguf_package
 import numpy as np
 import pytest
 import torch
@@ -26,8 +27,6 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_model_name, load_frozen, load_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-
-gguf_package = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 
 TEXT = "The summary leaves out 1984 — naïve façade. 🙂\n\tdef f(x): return x[0]"
 
@@ -224,7 +223,7 @@ def test_without_the_package_nothing_is_fetched(file: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "gguf", None)
     monkeypatch.setattr(smollm2, "fetch", lambda folder: pytest.fail("fetched for nothing"))
     for model in (str(file), "smollm2"):
-        with pytest.raises(MissingPackageError, match=r"text2grad\[gguf\]"):
+        with pytest.raises(MissingPackageError, match=r"text2grad\[train\]"):
             gguf.local_model(model)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import numpy as np
-import pytest
 import torch
 from tokenizers import Tokenizer
 from transformers import (
@@ -26,8 +26,6 @@ from transformers import (
 from made_tokenizers import byte_level_tokenizer
 from text2grad.policy.files.gguf_writer import SPLITS, find_obstacle, write_gguf
 from tiny_runs import SHAPE
-
-gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 
 UNTIED: dict[str, Any] = {**SHAPE, "bos_token_id": None, "tie_word_embeddings": False}
 LLAMA3 = {

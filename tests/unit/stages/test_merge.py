@@ -221,7 +221,6 @@ def greedy(model: Any) -> list[int]:
 def test_a_gguf_file_answers_as_the_folder_does(
     dtype: Any, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("gguf", reason="the extra gguf is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     out = tmp_path / "mine"
     summary = run_merge(config, "text2grad", out, "mit", None, MergeForm(gguf=True, dtype=dtype))
@@ -237,7 +236,6 @@ def test_a_gguf_file_answers_as_the_folder_does(
 
 
 def test_what_cannot_be_written_exactly_is_left_to_llama_cpp(config: Config, tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="the extra gguf is not installed")
     policy = load_policy(PolicySettings(model=config.policy.model))
     policy.tokenizer.backend_tokenizer.pre_tokenizer = Whitespace()
     save_policy(policy, config.run.folder / "ppo" / "split" / "policy")
