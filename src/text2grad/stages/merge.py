@@ -40,7 +40,7 @@ from text2grad.policy.load import (
     load_model,
     merge_layers,
 )
-from text2grad.stages.run_folder import GATE_FILE, RunFolder, read_json
+from text2grad.stages.run_folder import GATE_FILE, SFT, RunFolder, read_json
 from text2grad.stages.training import MODEL_NOTE, prepare
 
 REWARD_MODEL = "reward_model"
@@ -221,16 +221,17 @@ def _card(config: Config, run: RunFolder, target: str, license_name: str, conten
     """Return the model card; `base` is empty unless only the adapter is written."""
     note = run.path / MODEL_NOTE
     origin = read_json(note) if note.is_file() else {}
-    stage = {REWARD_MODEL: "train-reward", "sft": "sft"}.get(target, f"train --name {target}")
+    stage = {REWARD_MODEL: "train-reward", SFT: "sft"}.get(target, f"train --name {target}")
+    is_run = Path(target).name == target  # otherwise a folder, whose command is not known
     return render_text(
         "card.md.j2",
-        title=f"{config.task.name}: {target}",
+        title=f"{config.task.name}: {Path(target).name}",
         role="reward model" if target == REWARD_MODEL else "policy",
         base=base or ("" if config.policy.model == TINY else origin.get("hub") or config.policy.model),
         origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
-        command=f"text2grad {stage} --config {SETTINGS_FILE}",
+        command=f"text2grad {stage} --config {SETTINGS_FILE}" if is_run else "",
         written=contents,
         adapter=bool(base),
         versions={name: version(name) for name in PACKAGES},

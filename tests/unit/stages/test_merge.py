@@ -149,6 +149,13 @@ def test_the_card_names_data_command_figures_versions_and_licence(config: Config
         assert words in body
 
 
+def test_the_card_of_a_model_folder_names_no_command(config: Config, tmp_path: Path) -> None:
+    folder = config.run.folder / "ppo" / "text2grad" / "policy"
+    run_merge(config, str(folder), tmp_path / "merged", "mit", None)
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert "# " in card and ": policy\n" in card and "made by" not in card
+
+
 ADAPTER = MergeForm(adapter=True)
 
 
