@@ -113,7 +113,9 @@ def checked(selected: Sequence[steps.Step]) -> None:
 
 def test_steps_that_fail_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     by_name = {step.name: step for step in STEPS}
-    checked([by_name[f"slf5k/{name}"] for name in ("sft", "annotate", "train_steps", "train_prm", "measure_prm")])
+    labelled = ("steps_annotate", "steps_annotate_heldout")
+    names = ("sft", "annotate", *labelled, "train_steps", "train_prm", "measure_prm")
+    checked([by_name[f"slf5k/{name}"] for name in names])
     assert "sft (" in capfd.readouterr().err
 
 
