@@ -63,5 +63,5 @@ def test_episodes_train_the_policys_own_tokens(tmp_path: Path, monkeypatch: pyte
         )
     rows = [json.loads(line) for line in (tmp_path / "ppo/sdpo/metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1] and all(row["with_feedback"] > 0.5 for row in rows)
-    before, after = weights(str(tmp_path / "sft/policy")), weights(summary.out)
+    before, after = weights(str(tmp_path / "sft/policy")), weights(summary["out"])
     assert any(not torch.equal(before[name], after[name]) for name in before)
