@@ -42,6 +42,7 @@ SNIPPET_TESTS = {
     "docs/plugins.md": "tests/plugins/page.py",
     "docs/extend.md": "tests/test_snippets.py",
     "docs/serving.md": "tests/test_snippets.py",
+    "docs/deploy.md": "tests/test_snippets.py",
 }
 """The test that runs the Python blocks of each page."""
 

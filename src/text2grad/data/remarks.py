@@ -314,14 +314,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     """
     if row and all(plain_name(value) == name for name, value in row.items()):
         return Opinion("", skipped="a header", losses=["a repeated header: left out"])
-    response = row.get("response")
-    has_judgement = (
-        score is not None
-        or any(is_filled(row.get(name)) for name in JUDGEMENT_COLUMNS if name != "score")
-        or is_rated(row.get("score"))
-        or (isinstance(response, str) and has_markup(response))
-    )
-    if not has_judgement:
+    if score is None and not _has_judgement(row):
         *columns, last = JUDGEMENT_COLUMNS
         loss = f"no judgement of the response: fill in {', '.join(columns)} or {last}"
         return Opinion("", skipped="an empty row", losses=[loss] if any(map(is_filled, row.values())) else [])
@@ -367,19 +360,29 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
         critique = critique or "\n".join(dict.fromkeys(reasons))
     opinion.comments = [critique]
     if not (is_marked or opinion.spans or opinion.omissions or has_prefix) and criticises(critique, score):
-        places, reason = find_anchors(critique, opinion.response), " ".join(critique.split())
-        opinion.anchored = [opinion.response[start:end] for start, end in places]
-        opinion.spans = tuple(
-            Span(start=start, end=end, label=-1, text=words, reason=reason)
-            for (start, end), words in zip(places, opinion.anchored, strict=True)
-        )
+        _add_anchors(opinion, critique)
     content = [[turn.model_dump() for turn in prompt], response_key(opinion.response), opinion.annotator]
     digest = hashlib.sha256(to_json(content).encode()).hexdigest()
     opinion.id = _cell(row, "id") or f"remark-{digest[:12]}"
     return opinion
 
 
+def _has_judgement(row: Row) -> bool:
+    """True if a row judges its response in a column, or by markup in the response."""
+    columns = any(is_filled(row.get(name)) for name in JUDGEMENT_COLUMNS if name != "score")
+    response = row.get("response")
+    return columns or is_rated(row.get("score")) or (isinstance(response, str) and has_markup(response))
+
+
 # Marks and quotes. Those without a span are counted and named in the losses.
+
+
+def _add_anchors(opinion: Opinion, comment: str) -> None:
+    """Mark as poor the words of the response that a critical comment quotes."""
+    text, reason = opinion.response, " ".join(comment.split())
+    places = find_anchors(comment, text)
+    opinion.spans = tuple(Span(start=s, end=e, label=-1, text=text[s:e], reason=reason) for s, e in places)
+    opinion.anchored = [span.text for span in opinion.spans]
 
 
 def _add_quotes(opinion: Opinion, quotes: Iterable[tuple[Quote, Label]], label: Label) -> list[str]:
