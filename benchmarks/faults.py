@@ -174,10 +174,7 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
     """Run the real command with a fault; stderr and the events go to log files."""
     from text2grad.cli import main
 
-    for name, value in QUICKER.items():
-        module, _, constant = name.rpartition(".")
-        if module in sys.modules:
-            setattr(sys.modules[module], constant, value)
+    set_quicker_constants()
     if verdict := sys.modules.get("text2grad.stages.improve.verdict"):
         verdict._read_answers = better_answers  # type: ignore[attr-defined]
     os.environ |= {"XDG_STATE_HOME": f"{folder}/state", "XDG_CACHE_HOME": f"{folder}/cache"}
@@ -195,6 +192,14 @@ def run_command(words: tuple[str, ...], folder: str, fault: Fault | None) -> Non
         hook.event(END)
         hook.fault = None
         atexit._run_exitfuncs()  # a process of multiprocessing skips them
+
+
+def set_quicker_constants() -> None:
+    """Set the constants of `QUICKER` in the modules that are imported."""
+    for name, value in QUICKER.items():
+        module, _, constant = name.rpartition(".")
+        if module in sys.modules:
+            setattr(sys.modules[module], constant, value)
 
 
 def better_answers(run: object, name: str, questions: dict[str, str]) -> dict[str, str]:
@@ -789,6 +794,7 @@ def play_cells(place: Path, scenes: list[Scene], options: argparse.Namespace) ->
     """Play the chosen cells, print the results, and return the exit code."""
     preload = [*PRELOAD, *(PRELOAD_TORCH if any(scene.torch for scene in scenes) else ())]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
+    set_quicker_constants()  # of the clients in this process
     player = Player(place, options.seed)
     for scene in scenes:
         player.prepare(scene)
