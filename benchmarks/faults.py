@@ -678,8 +678,8 @@ class Player:
             if cell.scene.client:  # its journal is open until the end
                 return Fault("killed after", END)
             last = len(events) - 1 - events[::-1].index(cell.place)
-            following = events[last + 1]
-            return Fault("killed after", following, events[: last + 1].count(following))
+            index = next(index for index in range(last + 1, len(events)) if events[index] != CHILD)
+            return Fault("killed after", events[index], events[:index].count(events[index]))
         old_file = self.prepared(cell.scene) / cell.place
         old = old_file.stat().st_size if old_file.is_file() else 0
         moment = random.Random(f"{self.seed} {cell.scene.name} {cell.place}")
@@ -729,6 +729,7 @@ def serve_client(client: Callable[[str, Path], None], folder: Path, process: Any
         client(address.strip(), folder)
     except (OSError, HTTPException, UserError) as error:
         refusal = str(error)
+        process.join(2)  # the server may be ending
     if process.is_alive():
         os.kill(process.pid, signal.SIGINT)
     return refusal
