@@ -109,6 +109,7 @@ class Scene(NamedTuple):
         only: a pattern of the files that are played; another command plays the others.
         client: asks the command, which serves, until it is content.
         moment: the number of the event at which a file's fault strikes, if it has so many.
+        open_requests: the most answers that are in flight when the process is killed.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Scene(NamedTuple):
     only: str = ""
     client: Callable[[str, Path], None] | None = None
     moment: int = 0
+    open_requests: int = 1
 
 
 class Undisturbed(NamedTuple):
@@ -477,7 +479,7 @@ SCENES = (
     Scene("annotate (served)", annotate("r.jsonl", *SERVED), some_responses, ASKS, only="-"),
     Scene("serve", ("serve", "--port", "0", *CHAT), some_responses, ASKS, client=ask_critic),
     Scene("mark", ("mark", "r.jsonl", "--no-browser"), some_responses, client=send_marks, moment=3),
-    Scene("evaluate --against", COMPARE, some_responses, ASKS, only="run/.*journal"),
+    Scene("evaluate --against", COMPARE, some_responses, ASKS, only="run/.*journal", open_requests=8),
     Scene("sft", ("sft", *QUICK), nothing, only=r"run/(base|config|sft/policy$)"),
     Scene("sft (a user's first)", ("sft", *QUICK), no_key, only="state"),
     Scene(
@@ -527,7 +529,7 @@ class Server(ChatServer):
     def reset(self, kind: str = "", fault: str = "") -> None:
         self.bodies.clear()
         self.kind, self.fault = kind, fault
-        self.paid = self.most_open = 0
+        self.paid = 0
         self.has_struck = self.is_dead = False
 
     def reply(self, name: str, turn: int, body: dict[str, Any]) -> Reply:
@@ -652,7 +654,7 @@ class Player:
         elif again.code != 1 or not again.is_one_line_error() or cell.what != "garbage":
             broken.append(f"the second run exits with {again.code}: {again.err[-300:]}")
         paid_twice = self.server.paid - paid
-        if paid_twice > (self.server.most_open if cell.what != "slow" else 0):
+        if paid_twice > (scene.open_requests if cell.what != "slow" else 0):
             broken.append(f"{paid_twice} answers paid twice")
         return broken
 
