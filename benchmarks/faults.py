@@ -305,8 +305,8 @@ class Hook:
         for number in numbers:
             for process in children if is_for_child else [this]:
                 with suppress(psutil.NoSuchProcess):
+                    self.log(STRUCK)  # the signal may end this process
                     process.send_signal(number)
-                    self.log(STRUCK)
             time.sleep(1)
 
 
