@@ -686,6 +686,8 @@ class Player:
         old = old_file.stat().st_size if old_file.is_file() else 0
         moment = random.Random(f"{self.seed} {cell.scene.name} {cell.place}")
         count = min(cell.scene.moment, events.count(cell.place) - 1)
+        if cell.what == "killed during":  # at the opening of a file, before it is renamed
+            count -= count % 2
         limit = moment.randrange(old, max(sizes.get(cell.place, 0), old + 1))
         return Fault(cell.what, cell.place, count if cell.kind == "file" else 0, limit)
 
