@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from commands import TOY, Command
 
+from text2grad.cli import main
+from text2grad.feedback import Failure
+from text2grad.page.terminal import PolicyAnswer
+from text2grad.stages import talk
+
 ASK = "Write f(x): add one."
 OWN = """
 from text2grad import Critique, Source, Span
@@ -141,3 +146,12 @@ def test_a_folder_of_a_training_loop_is_a_run_to_report_and_to_ask(
     asked = command("sample", ASK, "--with", folder, "--run.folder", finished, "--json")
     assert asked.code == 0 and json.loads(asked.out)["answers"][0]["response"]
     assert command("evaluate", folder, "--run.folder", own / "elsewhere", *TOY).code == 0
+
+
+def test_a_failed_critique_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = PolicyAnswer("base", "So.", Failure(kind="exhausted", message="no answer"))
+    result = talk.PromptAnswers(talk.typed_prompt("prompt", ASK), (answer,))
+    monkeypatch.setattr(talk, "run_sample", lambda *_: [result])
+    with pytest.raises(SystemExit) as left:
+        main(["sample", ASK, "--critique"])
+    assert left.value.code == 3

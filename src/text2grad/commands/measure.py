@@ -12,7 +12,7 @@ import typer
 
 from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
 from text2grad.commands.console import show_policy, show_reward_report, typed_lines
-from text2grad.errors import EXIT_DONE, UsageError
+from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UsageError
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -144,9 +144,9 @@ class Sample(Stage, ConfiguredAsRun):
         return Work(partial(self.ask, self.configuration()))
 
     def ask(self, config: Config) -> int:
-        """Answer all prompts, and print and write the answers."""
+        """Answer all prompts, and print and write the answers; return 3 if a critique failed."""
         from text2grad.critics.table import source_kind_of
-        from text2grad.feedback import Source
+        from text2grad.feedback import Failure, Source
         from text2grad.jsonl import refuse_folder
         from text2grad.stages.talk import prompts_to_ask, repeated, run_sample, to_mark, write_to_mark
 
@@ -164,7 +164,8 @@ class Sample(Stage, ConfiguredAsRun):
         if self.as_json or self.out is None or len(results) == 1:
             for result in results:
                 _print_answers(result, self.as_json)
-        return EXIT_DONE
+        has_failure = any(isinstance(answer.judgement, Failure) for result in results for answer in result.answers)
+        return EXIT_SOME_RECORDS_FAILED if has_failure else EXIT_DONE
 
 
 @command("try")
