@@ -534,7 +534,7 @@ class Server(ChatServer):
 
     def reply(self, name: str, turn: int, body: dict[str, Any]) -> Reply:
         is_judge = body["model"] == "judge"
-        good = said("tie" if is_judge else GOOD)
+        good = said("tie" if is_judge else GOOD.replace('"answer"', ""))  # a quote may not fit the answer
         answer = self.struck(good, said('{"verdict": 7}')) if len(self.bodies) >= 3 else good
         self.paid += answer[0] == 200 or answer == self.CUT
         return answer
