@@ -190,6 +190,15 @@ def refused(cache: Path, model: Path | str, *words: str) -> None:
     assert left(cache) == []
 
 
+def test_a_changed_weight_in_the_cache_is_refused(file: Path) -> None:
+    weights = Path(gguf.local_model(str(file))) / "model.safetensors"
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    with pytest.raises(UserError, match=r"model\.safetensors: its content has changed"):
+        load_policy(PolicySettings(model=str(file)))
+
+
 def test_a_file_that_is_no_gguf_or_was_cut(file: Path, cache: Path) -> None:
     (file.parent / "text.gguf").write_text("It is text.")
     for name in ("text.gguf", "none.gguf"):

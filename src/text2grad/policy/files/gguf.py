@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from text2grad.errors import UserError, first_line, optional_packages, warn_once
 from text2grad.policy.files import smollm2
-from text2grad.policy.files.manifest import sha256
+from text2grad.policy.files.manifest import sha256, write_manifest
 from text2grad.settings import user_cache
 
 SMOLLM2 = "smollm2"
@@ -131,6 +131,7 @@ def _make_folder(model: str, folder: Path) -> None:
         with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):
             _write_folder(file, header, partial / "model")
         (partial / "model" / ORIGIN_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+        write_manifest(partial / "model")
         os.rename(partial / "model", folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -39,5 +39,5 @@ def find_damage(folder: Path) -> str:
 def refuse_damaged(folder: Path) -> None:
     """Raise a `UserError` if the files of a model differ from its manifest."""
     if (folder / MANIFEST).is_file() and (damage := find_damage(folder)):
-        cure = f"copy or train it again; if the change is intended, remove {folder / MANIFEST}"
+        cure = f"copy, train or convert it again; if the change is intended, remove {folder / MANIFEST}"
         raise UserError(f"the model in {folder} is damaged ({damage})", cure)
