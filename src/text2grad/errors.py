@@ -66,6 +66,8 @@ def exhausted_machine_as_user_error() -> Iterator[None]:
     """
     try:
         yield
+    except UserError:  # it has its own cure, also if memory is the cause
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise UserError("out of memory", "close other programs, or use a smaller model or batch") from error

@@ -305,6 +305,18 @@ def test_exhausted_memory_or_disk_is_one_line_everywhere(
     assert str(getattr(error, "filename", None) or "") in said
 
 
+def test_the_cure_of_a_command_for_exhausted_memory_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise UserError("train: step 1: out of memory", "lower ppo.rollouts") from MemoryError()
+
+    monkeypatch.setattr(typer, "echo", full)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().err == "error: train: step 1: out of memory (lower ppo.rollouts)\n"
+
+
 @pytest.mark.parametrize("modules", [(), ("triton",)])
 def test_the_last_collection_is_skipped_without_triton(
     modules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
