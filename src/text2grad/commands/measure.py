@@ -239,7 +239,7 @@ class Merge(Stage, ConfiguredAsRun):
       text2grad merge reward_model --config mine.yaml --out models/critic
     """
 
-    target: str = argument("TARGET", "A run's name (sft, text2grad, ...), or reward_model.")
+    target: str = argument("TARGET", "A run's name (sft, text2grad, ...), reward_model, or a folder.")
     out: Path = option("--out FOLDER", "A new folder for the model.", ...)
     gguf: bool = option("--gguf", "Also write FOLDER/<name of FOLDER>.gguf.", False)
     adapter: bool = option("--adapter", "Write the adapter alone, without merging it.", False)
