@@ -50,8 +50,6 @@ METRICS = {
 }
 WAYS = ("greedy", "sampled")
 RATES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
-
-
 UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0, "ppo.max_unmatched": 1.0}
 """Limits without effect: a run that fails is measured like the others."""
 

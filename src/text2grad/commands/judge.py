@@ -74,9 +74,8 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        names = ("names", "scales", "no_prompt", "sheet", "skip")
-        options = {name: getattr(self, name) for name in names}
-        return Work(partial(run_import, config, self.source, self.kind, self.out, **options))
+        work = partial(run_import, config, self.source, self.kind, self.out, names=self.names, scales=self.scales)
+        return Work(partial(work, no_prompt=self.no_prompt, sheet=self.sheet, skip=self.skip))
 
 
 @command("export")

@@ -179,11 +179,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
         print(f"warning: {line}", file=sys.stderr)
     policy_folder = stage.folder / "policy"
     choice = read_choice(policy_folder)
-    return {
-        "steps": settings.ppo.steps,
-        "out": str(policy_folder),
-        **({"chosen": choice} if choice else {}),
-    }
+    return {"steps": settings.ppo.steps, "out": str(policy_folder), **({"chosen": choice} if choice else {})}
 
 
 def load_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:

@@ -195,8 +195,8 @@ def bad_rows(path: str | Path, problems: Sequence[tuple[str, str]], cure: str) -
         by_problem.setdefault(problem, []).append(location)
     lines = []
     for problem, locations in by_problem.items():
-        rest = len(locations) - _MAX_NAMED
-        lines.append(f"{', '.join(locations[:_MAX_NAMED])}{f' and {rest} more' if rest > 0 else ''}: {problem}")
+        more = f" and {len(locations) - _MAX_NAMED} more" if len(locations) > _MAX_NAMED else ""
+        lines.append(f"{', '.join(locations[:_MAX_NAMED])}{more}: {problem}")
     more = f"; and {len(lines) - _MAX_NAMED} more" if len(lines) > _MAX_NAMED else ""
     return UserError(f"{path}: {'; '.join(lines[:_MAX_NAMED])}{more}", cure)
 

@@ -93,7 +93,8 @@ class Forecast:
         """Take a finished step into account, which may have ended in an earlier process."""
         seconds = self._expected.seconds.get(step, 0.0)
         self._finished += seconds
-        self._stated -= seconds * earlier
+        if earlier:
+            self._stated -= seconds
 
     def on_update(self, step: str) -> Callable[[int, dict[str, float]], None]:
         """Return a callback for each update of a training step, which corrects the total time."""

@@ -34,7 +34,7 @@ from text2grad.tasks.base import (
 )
 from text2grad.train.pairs import MarkedText, Pair
 
-FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
+DAMAGED_BELOW, DAMAGED_SHARE = 500, 0.5
 """The number of training records below which corrupted answers are added, and their share."""
 
 
@@ -133,7 +133,7 @@ def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed
     A small set of critiques only has plausible answers, so a model trained on it alone may praise
     text that is not an answer at all.
     """
-    few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
+    few = DAMAGED_SHARE if len(records) < DAMAGED_BELOW else 0.0
     share = few if settings.damaged is None else settings.damaged
     return [*records, *corrupt_records(records, round(share * len(records)), seed)]
 
