@@ -36,7 +36,7 @@ from text2grad.data.spans.marks import LABELS, POLARITY, Mark, as_turns, diff_sp
 from text2grad.data.spans.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.errors import UsageError, UserError, suggestion
-from text2grad.feedback import Label, QuoteCounts, Span, Tolerance, is_foreign, response_key
+from text2grad.feedback import Label, Message, QuoteCounts, Span, Tolerance, is_foreign, response_key
 from text2grad.feedback.quotes import Quote, occurrences, resolve, sort_spans
 from text2grad.json_text import from_json, split_lines, to_json
 from text2grad.wire.nearest import find_nearest
@@ -319,10 +319,7 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
         loss = f"no judgement of the response: fill in {', '.join(columns)} or {last}"
         return Opinion("", skipped="an empty row", losses=[loss] if any(map(is_filled, row.values())) else [])
     spans = _read_spans(row)
-    marks = []
-    for span in filter(_has_offsets, spans):
-        weight = 1.0 if span.get("weight") is None else span["weight"]
-        marks.append(Mark.parse({**span, "label": _label_name(span)})._replace(weight=weight))
+    marks = [_parse_mark(span) for span in spans if _has_offsets(span)]
     is_exact = row.get("spans") == NO_SPANS or 0 < len(marks) == len(spans)
     exchange = read_exchange(row, write, literal=is_exact)
     prompt, text = as_turns(exchange.prompt), exchange.response or ""
@@ -361,10 +358,14 @@ def read_row(row: Row, score: float | None, write: TurnWriter = default_turn_tex
     opinion.comments = [critique]
     if not (is_marked or opinion.spans or opinion.omissions or has_prefix) and criticises(critique, score):
         _add_anchors(opinion, critique)
-    content = [[turn.model_dump() for turn in prompt], response_key(opinion.response), opinion.annotator]
-    digest = hashlib.sha256(to_json(content).encode()).hexdigest()
-    opinion.id = _cell(row, "id") or f"remark-{digest[:12]}"
+    opinion.id = _cell(row, "id") or _content_id(prompt, opinion.response, opinion.annotator)
     return opinion
+
+
+def _content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
+    """Return an id for the remark of one person on one response."""
+    content = to_json([[turn.model_dump() for turn in prompt], response_key(response), annotator])
+    return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def _has_judgement(row: Row) -> bool:
@@ -434,6 +435,11 @@ def _reason_line(text: str, reason: str, label: Label) -> str:
 
 def _has_offsets(span: Mapping[str, Any]) -> bool:
     return span.get("start") is not None and span.get("end") is not None
+
+
+def _parse_mark(span: Mapping[str, Any]) -> Mark:
+    weight = 1.0 if span.get("weight") is None else span["weight"]
+    return Mark.parse({**span, "label": _label_name(span)})._replace(weight=weight)
 
 
 def _label_name(span: Mapping[str, Any]) -> str:

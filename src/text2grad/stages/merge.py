@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -89,16 +90,9 @@ def run_merge(
             the model has no adapter or no supported GGUF form, or `form` would lose a head.
     """
     run = prepare(config)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty", "set --out to a new folder")
-    if form.gguf:
-        with optional_packages():
-            import gguf  # noqa: F401  # fails before anything is written
     source = run.find_policy(target)
     heads = head_files(source)
-    if heads and (form.gguf or form.adapter):
-        problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
-        raise UserError(problem, "remove both options: a merged folder keeps the head")
+    _refuse_unwritable(out, form, source, heads)
     tokenizer = load_tokenizer(str(source))
     place = out.resolve()
     partial, file = place.with_name(f"{place.name}.partial"), out / f"{place.name}.gguf"
@@ -138,6 +132,18 @@ def run_merge(
         _push(out, hub)
     kept = {} if cosine is None else {"kept": cosine}
     return {"out": str(out), "written": contents, "serve": tuple(serve), **kept, **({"hub": hub} if hub else {})}
+
+
+def _refuse_unwritable(out: Path, form: MergeForm, source: Path, heads: Iterable[str]) -> None:
+    """Refuse what cannot be written completely, before anything is written."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty", "set --out to a new folder")
+    if form.gguf:
+        with optional_packages():
+            import gguf  # noqa: F401
+    if heads and (form.gguf or form.adapter):
+        problem = f"{source} has a head ({', '.join(heads)}) that --gguf and --adapter would lose"
+        raise UserError(problem, "remove both options: a merged folder keeps the head")
 
 
 def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConfig:
