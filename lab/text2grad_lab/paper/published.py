@@ -48,8 +48,8 @@ def run_published(config: Config, data: str, limit: int | None, out: Path) -> Pu
     written: dict[str, list[Response]] = {}
     for split, response in published_answers(data):
         question = question_key(Example(id=response.id, prompt=response.prompt, meta=response.meta))
-        own = splits.get(question, assign_split(question, config.task))
-        written.setdefault("heldout" if split == "heldout" else own, []).append(response)
+        assigned = splits.get(question, assign_split(question, config.task))
+        written.setdefault("heldout" if split == "heldout" else assigned, []).append(response)
     answers, heldout = written.pop(share, [])[:limit], written.pop("heldout", [])
     write_jsonl(out, answers)
     write_jsonl(out.with_name(f"{out.stem}_heldout.jsonl"), heldout)

@@ -120,18 +120,18 @@ def select(all_steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
         UsageError: there is no such part, table or step.
     """
     by_name = {step.name: step for step in all_steps}
-    wanted: set[str] = set()
+    chosen: set[str] = set()
     for name in names:
         if name in GROUPS:
-            wanted |= {step.name for step in all_steps if step.group == name}
+            chosen |= {step.name for step in all_steps if step.group == name}
         elif name in by_name:
-            wanted.add(name)
+            chosen.add(name)
         elif name.removeprefix("table") in map(str, read_tables()):
-            wanted.update(steps_of(int(name.removeprefix("table"))))
+            chosen.update(steps_of(int(name.removeprefix("table"))))
         else:
             choices = f"{', '.join(GROUPS)}, table1 to table{max(read_tables())}, or a step of --plan"
             raise UsageError(f"no part {name!r}", f"--only takes {choices}")
-    return [step for step in all_steps if step.name in with_needed(wanted, by_name)]
+    return [step for step in all_steps if step.name in with_needed(chosen, by_name)]
 
 
 def with_needed(names: Iterable[str], by_name: Mapping[str, Step]) -> list[str]:

@@ -172,17 +172,17 @@ def combine(how: str, paper: Any, cells: Sequence[Cell]) -> Cell:
 def fill_cell(fields: Mapping[str, str], paper: Any, seeds: Sequence[Path]) -> Cell:
     """Return a cell with the mean of its figures over the seeds that have them."""
     cell = Cell(paper, format=fields.get("format", ".3f"))
-    found = [
+    figures = [
         (values, file, seed)
         for seed in seeds
         for file in files_of(fields, seed)
         if (values := evaluate(fields["key"], read_data(file))) is not None
     ]
-    if found:
-        cell.ours = tuple(map(mean_value, zip(*(values for values, _, _ in found), strict=True)))
-        dates = [date.fromtimestamp(Path(file).stat().st_mtime) for _, file, _ in found if Path(file).is_file()]
+    if figures:
+        cell.ours = tuple(map(mean_value, zip(*(values for values, _, _ in figures), strict=True)))
+        dates = [date.fromtimestamp(Path(file).stat().st_mtime) for _, file, _ in figures if Path(file).is_file()]
         cell.seeds, cell.date = len(dates), str(max(dates)) if dates else ""
-        cell.model = model_of(found[0][2] / "runs" / fields.get("run", ""))
+        cell.model = model_of(figures[0][2] / "runs" / fields.get("run", ""))
     else:
         cell.steps = fields.get("step", "").split()
         cell.note = fields.get("note", "" if cell.steps else "published only")
