@@ -154,11 +154,7 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         exit_code=EXIT_SOME_RECORDS_FAILED if skipped else None,
     )
     earlier = Earlier(_read_records(run.path / LEARNED_RECORDS), inbox.heldout)
-    plan = Plan((), f"no new feedback in {folder}")
-    try:
-        plan = make_plan(pending, str(folder), earlier) if pending else plan
-    except UserError as error:  # too few questions yet
-        plan = Plan((), error.problem)
+    plan = _plan(pending, earlier, folder)
     if not plan.steps:
         waiting = f": {len(pending)} records wait for more" if pending else ""
         print(f"{plan.reason}{waiting}", file=sys.stderr)
@@ -212,6 +208,16 @@ def _read_new(
 
 def _read_records(file: Path) -> list[Feedback]:
     return list(read_jsonl(file, Feedback)) if file.is_file() else []
+
+
+def _plan(pending: Sequence[Feedback], earlier: Earlier, folder: Path) -> Plan:
+    """Return the plan for the pending records; one without steps if they are too few."""
+    if not pending:
+        return Plan((), f"no new feedback in {folder}")
+    try:
+        return make_plan(pending, str(folder), earlier)
+    except UserError as error:
+        return Plan((), error.problem)
 
 
 def _keep(inbox: Inbox, run: RunFolder, best: str, plan: Plan) -> None:
