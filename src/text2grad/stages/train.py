@@ -175,11 +175,16 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto", plan: bool
                     get_environment_factory(task),
                 )
     stage.exit_other_processes()
-    for line in metric_warnings(read_metrics(stage.folder / "metrics.jsonl")):
-        print(f"warning: {line}", file=sys.stderr)
+    _print_warnings(stage.folder)
     policy_folder = stage.folder / "policy"
     choice = read_choice(policy_folder)
     return {"steps": settings.ppo.steps, "out": str(policy_folder), **({"chosen": choice} if choice else {})}
+
+
+def _print_warnings(folder: Path) -> None:
+    """Print signs of failure in the metrics of a finished run on stderr."""
+    for line in metric_warnings(read_metrics(folder / "metrics.jsonl")):
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def load_prompts(stage: TrainingStage, factory: CriticFactory) -> tuple[Task, list[Example]]:
@@ -226,6 +231,7 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
         else:
             with stage.begin():
                 verl.train(job, examples, python, resume)
+            _print_warnings(stage.folder)
     return {"steps": stage.config.ppo.steps, "out": str(stage.folder / "policy")}
 
 

@@ -321,28 +321,34 @@ def test_a_signal_ends_verl_as_well(ready: tuple[verl.Job, str], monkeypatch: py
         os.kill(running, 0)
 
 
+def train_words(place: Path) -> list[str]:
+    words = ["train", "--engine", "verl", "--run.folder", str(place / "run"), "--name", "mine", "--config", "own"]
+    words += ["--task.name", f"{__name__}:Told", "--task.data", "", "--critic.kind", "word_task:Finder"]
+    words += ["--policy.model", str(tiny_model(place / "start")), "--policy.lora", "null"]
+    return [*words, "--generation.max_new_tokens", "8", "--ppo.rollouts", "8", "--ppo.samples_per_prompt", "1"]
+
+
 def test_the_command_plans_without_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--engine", "verl", "--plan", "--run.folder", str(tmp_path / "run"), "--name", "mine"]
-    words += [
-        "--config",
-        "own",
-        "--task.name",
-        f"{__name__}:Told",
-        "--task.data",
-        "",
-        "--critic.kind",
-        "word_task:Finder",
-    ]
-    words += ["--policy.model", str(tiny_model(tmp_path / "start")), "--engine.verl.options.trainer.nnodes", "2"]
-    words += ["--generation.max_new_tokens", "8", "--ppo.rollouts", "8", "--ppo.samples_per_prompt", "1"]
-    words += ["--policy.lora", "null"]
     with pytest.raises(SystemExit) as left:
-        main(words)
+        main([*train_words(tmp_path), "--plan", "--engine.verl.options.trainer.nnodes", "2"])
     out = capsys.readouterr().out
     assert left.value.code == 0 and "ppo_trainer" in out and "verl.trainer.main_ppo" in out
     assert "trainer.nnodes=2" in out
     assert (tmp_path / "run" / "ppo" / "mine" / "verl" / "prompts.parquet").is_file()
     assert not (tmp_path / "run" / "ppo" / "mine" / "policy").exists()
+
+
+def test_the_command_reports_signs_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(job: verl.Job, *_: Any) -> None:
+        (job.place / "metrics.jsonl").write_text('{"step": 0, "unmatched_share": 0.5}\n')
+
+    monkeypatch.setattr(verl, "check_python", lambda *_: None)
+    monkeypatch.setattr(verl, "train", train)
+    with pytest.raises(SystemExit) as left:
+        main(train_words(tmp_path))
+    assert left.value.code == 0 and "warning: 50.0% of the quotes" in capsys.readouterr().err
 
 
 def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
