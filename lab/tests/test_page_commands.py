@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import io
 import re
 import runpy
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ from text2grad.data.records import KINDS
 from text2grad.named import is_import_path
 from text2grad_lab.__main__ import repeat_listed
 from text2grad_lab.compare.methods import METHODS
+from text2grad_lab.questions.cells import cells
 
 PAGES = [
     ROOT / "README.md",
@@ -154,6 +157,14 @@ def run_script(script: str, *options: str) -> None:
 def test_every_documented_command_is_accepted(page: Path, complaint: Complaint) -> None:
     problems = {" ".join(words): complaint(words) for words in commands_of(page)}
     assert {words: why for words, why in problems.items() if why} == {}
+
+
+def test_every_command_of_a_question_is_accepted(complaint: Complaint) -> None:
+    lines = {line for cell in cells() for line in cell.command_lines()}
+    problems = {line: complaint(shlex.split(line)) for line in sorted(lines)}
+    assert {line: why for line, why in problems.items() if why} == {} and len(problems) > 40
+    for module, name in re.findall(r"(text2grad_lab\.[\w.]+):(\w+)", " ".join(lines)):
+        assert getattr(importlib.import_module(module), name), f"{module}:{name}"
 
 
 @pytest.mark.parametrize(

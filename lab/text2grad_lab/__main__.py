@@ -14,9 +14,10 @@ COMMANDS: tuple[str, ...] = (
     "text2grad_lab.compare.commands",
     "text2grad_lab.measures.commands",
     "text2grad_lab.paper.commands",
+    "text2grad_lab.questions.commands",
 )
 """Modules that register commands when they are imported, in the order of the help."""
-LISTED = ("--methods", "--only", "--table")
+LISTED = ("--methods", "--only", "--table", "--run")
 """Options that take all words up to the next option."""
 
 

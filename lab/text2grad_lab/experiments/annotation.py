@@ -1,8 +1,8 @@
 """Measure how noisy records and weaker teachers affect a reward model and its policies.
 
-The task is the embedded code task. The SFT policy of a seed and the records of its answers are made
-once. Each arm changes the *training records* and trains a reward model on them, which is measured
-on unchanged held-out records:
+The task is the embedded code task by default. The SFT policy of a seed and the records of its
+answers are made once. Each arm changes the *training records* and trains a reward model on them,
+which is measured on unchanged held-out records:
 
     clean             the records unchanged
     flip_20           20 % of the spans have the other label
@@ -13,16 +13,18 @@ on unchanged held-out records:
                       failing tests, and blames the line of a traceback or the complete program
     teacher_one_test  a weaker teacher runs only the first test, and praises answers that pass it
 
-Arms in --policies also train a policy against that reward model, for --steps steps. Rows in
---out/results.jsonl with the same settings are not computed again.
+Other kinds of noise are those of `misled_critic`. --task names another preset, whose scores
+--measure names; it needs --teachers without values. Arms in --policies also train two policies
+against that reward model, text2grad and scalar PPO, for --steps steps. Rows in --out/results.jsonl
+with the same settings are not computed again.
 
     python -m text2grad_lab.experiments.annotation --change feedback.jsonl flip_10 noisy.jsonl
 
 only writes a run's records with the noise of an arm, for `text2grad train-reward`.
 
 The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`,
-`wrong_sign` and more, with means and values by seed) and `policy` (arm -> held-out pass@1 `greedy`
-and `sampled`; `sft` is the start).
+`wrong_sign` and more, with means and values by seed) and `policy` (arm -> held-out scores `greedy`
+and `sampled` of text2grad, `scalar_greedy` and `scalar_sampled`; `sft` is the start).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from text2grad.config import Config
+from text2grad.config import Config, with_recipe
 from text2grad.data.responses import Item
 from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
@@ -52,6 +54,7 @@ from text2grad.stages.sft import run_sft
 from text2grad.stages.train import run_train
 from text2grad.stages.training import prepare_training
 from text2grad.tasks.base import feedback_split
+from text2grad_lab.experiments import misled_critic
 from text2grad_lab.experiments.noisy_critic import NoiseSettings, noisy_spans
 from text2grad_lab.experiments.options import (
     DOWNSTREAM,
@@ -83,7 +86,9 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     parser = experiment_parser(__doc__, "annotation")
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--task", default="demo")
+    parser.add_argument("--measure", default="pass")
+    parser.add_argument("--kinds", nargs="*", choices=(*KINDS, *misled_critic.KINDS), default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--teachers", nargs="*", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
@@ -106,8 +111,9 @@ def write_noisy_records(source: str, arm: str, target: str, seed: int) -> None:
         SystemExit: there is no such arm, or the file has no records.
     """
     kind, _, percent = arm.partition("_")
-    if kind not in KINDS or not percent.isdecimal():
-        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and a percentage: flip_10)")
+    kinds = (*KINDS, *misled_critic.KINDS)
+    if kind not in kinds or not percent.isdecimal():
+        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(kinds)}, and a percentage: flip_10)")
     try:
         write_jsonl(Path(target), training_records(arm, list(read_jsonl(Path(source), Feedback)), seed))
     except UserError as error:
@@ -120,17 +126,17 @@ def run_seed(args: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterat
     prepare(start)
     for arm in arms:
         config = config_of(args, seed, arm)
-        yield measure_once(args.out, "reward_model", seed, arm, config, start)
+        yield measure_once(args, "reward_model", seed, arm, config, start)
     trained = [arm for arm in arms if arm in args.policies]
     for arm in [SFT, *trained] if trained else []:
-        yield measure_once(args.out, "policy", seed, arm, config_of(args, seed, arm), start)
+        yield measure_once(args, "policy", seed, arm, config_of(args, seed, arm), start)
 
 
 def config_of(args: argparse.Namespace, seed: int, arm: str) -> Config:
-    """Return the demo's configuration with a separate run folder for an arm."""
+    """Return the task's configuration with a separate run folder for an arm."""
     folder = args.out / f"seed-{seed}-{arm}"
     words = {"run.folder": folder, "task.seed": seed, "run.seed": seed, "run.threads": 1, "ppo.steps": args.steps}
-    return load_preset("demo", words, args.set)
+    return load_preset(args.task, words | {"critic.kind": "reward_model"}, args.set)
 
 
 def prepare(config: Config) -> None:
@@ -142,15 +148,19 @@ def prepare(config: Config) -> None:
         run_annotate(config)
 
 
-def measure_once(out: Path, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
+def measure_once(args: argparse.Namespace, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
     """Return the recorded row with the same settings, or a new one."""
-    results = out / "results.jsonl"
+    results, measure = args.out / "results.jsonl", args.measure
     unread = DOWNSTREAM if what == "reward_model" else frozenset()
     key = {"what": what, "seed": seed, "arm": arm, "recipe": recipe_of(config, unread)}
 
     def make() -> Row:
         before = sum(os.times()[:4])
-        row = measure_reward_model(config, arm, start) if what == "reward_model" else measure_policy(config, arm)
+        row = (
+            measure_reward_model(config, arm, start)
+            if what == "reward_model"
+            else measure_policy(config, arm, measure)
+        )
         return row | {"cpu_seconds": round(sum(os.times()[:4]) - before, 1)}
 
     return row_once(results, key, make)
@@ -203,6 +213,9 @@ def training_records(arm: str, records: Sequence[Feedback], seed: int) -> list[F
         return list(records)
     kind, _, percent = arm.partition("_")
     share = int(percent) / 100
+    if kind in misled_critic.KINDS:
+        misleading = misled_critic.Misleading(kind, share, seed)
+        return [misleading.record(record) for record in records]
     if kind == "irrelevant":
         return swap_critiques(records, share, seed)
     noise = NoiseSettings.model_validate({"kind": kind, "share": share})
@@ -252,12 +265,20 @@ def span_rates(config: Config) -> Row:
     return {name: round(report[rate], 4) for name, rate in RATES.items()}
 
 
-def measure_policy(config: Config, arm: str) -> Row:
-    """Train a policy with the reward model of its arm in the loop, and measure it by the tests."""
-    if arm != SFT:
-        run_train(config, "text2grad", "restart")
-    figures = run_evaluate(config, SFT if arm == SFT else "text2grad").figures
-    return {way: round(figures[f"{way}_pass"], 4) for way in ("greedy", "sampled")}
+def measure_policy(config: Config, arm: str, measure: str) -> Row:
+    """Train and measure text2grad and scalar PPO with the reward model of an arm in the loop."""
+    if arm == SFT:
+        return held_out_scores(config, SFT, measure)
+    run_train(config, "text2grad", "restart")
+    run_train(with_recipe(config, "scalar", ()), "scalar", "restart")
+    scalar = held_out_scores(config, "scalar", measure)
+    return held_out_scores(config, "text2grad", measure) | {f"scalar_{way}": scalar[way] for way in scalar}
+
+
+def held_out_scores(config: Config, policy: str, measure: str) -> Row:
+    """Return the scores of a policy's greedy and sampled answers to held-out problems."""
+    figures = run_evaluate(config, policy).figures
+    return {way: round(figures[f"{way}_{measure}"], 4) for way in ("greedy", "sampled")}
 
 
 NOT_FIGURES = frozenset({"what", "seed", "arm", "recipe", "cpu_seconds", "records"})

@@ -108,12 +108,21 @@ def alter(span: Span, response: str, kind: str, rng: random.Random) -> Span | No
     return span.model_copy(update={"start": start, "end": start + length, "text": response[start : start + length]})
 
 
-def __getattr__(name: str) -> CriticSpec:
-    """Return a critic of the package or the lab with noise: `<kind>_<per cent>_of_<critic>`."""
-    match = re.fullmatch(r"(flip|displace|drop)_(\d+)_of_(\w+)", name)
+def named_critic(name: str, kinds: Sequence[str]) -> tuple[str, float, CriticSpec]:
+    """Return kind, share and critic of the name `<kind>_<per cent>_of_<critic>`.
+
+    Raises:
+        AttributeError: there is no such kind or critic.
+    """
+    match = re.fullmatch(rf"({'|'.join(kinds)})_(\d+)_of_(\w+)", name)
     critics = {**CRITICS, FIELDS.kind: FIELDS, FACTS.kind: FACTS}
     if not match or match[3] not in critics:
         raise AttributeError(name)
-    spec = critics[match[3]]
-    noise = NoiseSettings.model_validate({"kind": match[1], "share": int(match[2]) / 100})
+    return match[1], int(match[2]) / 100, critics[match[3]]
+
+
+def __getattr__(name: str) -> CriticSpec:
+    """Return a critic of the package or the lab with noise: `<kind>_<per cent>_of_<critic>`."""
+    kind, share, spec = named_critic(name, ("flip", "displace", "drop"))
+    noise = NoiseSettings.model_validate({"kind": kind, "share": share})
     return replace(spec, make=lambda settings, ready: NoisyCritic(spec.make(settings, ready), noise, ready.seed))

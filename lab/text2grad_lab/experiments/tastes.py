@@ -3,6 +3,8 @@
     --task.name text2grad_lab.experiments.tastes:Replies
     --critic.kind text2grad_lab.experiments.tastes:Every
 
+The critic `Worded` joins them with a chat model (`critic.prompted`).
+
 SFT imitates replies in random styles. The measure `about`, 1 if a reply names the thing in
 question, is not rewarded.
 """
@@ -12,9 +14,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from text2grad.critics.prompted.critic import PROMPTED
 from text2grad.critics.spec import CriticSpec
-from text2grad.feedback import Critique, Example, Judgement, Label, Message, Source, Span
+from text2grad.feedback import Critic, Critique, Example, Judgement, Label, Message, Source, Span
 from text2grad.tasks.base import Split, TaskSettings, refuse_split_settings
 
 THINGS = (
@@ -122,6 +126,29 @@ class TasteCritic:
         return self.judge(response) if response.strip() else Critique(text="There is no reply.", score=-1.0)
 
 
+class WordedCritic:
+    """A chat model and the three programs together: both critiques, and the mean of the verdicts.
+
+    A failure of the chat model is a failure.
+    """
+
+    def __init__(self, chat: Critic) -> None:
+        self.chat, self.programs, self.source = chat, TasteCritic(every), chat.source
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Return one critique for each response."""
+        worded = self.chat.critique(examples, responses)
+        return [self._join(*pair) for pair in zip(responses, worded, strict=True)]
+
+    def _join(self, response: str, worded: Judgement) -> Judgement:
+        if not isinstance(worded, Critique):
+            return worded
+        program = self.programs.one(response)
+        verdict = ((worded.score or 0.0) + (program.score or 0.0)) / 2
+        joined = {"text": f"{worded.text} {program.text}", "spans": worded.spans + program.spans, "score": verdict}
+        return worded.model_copy(update=joined)
+
+
 def span(match: re.Match[str], label: Label, reason: str) -> Span:
     """Return a match as a labelled span."""
     return Span(start=match.start(), end=match.end(), label=label, text=match[0], reason=reason)
@@ -136,3 +163,4 @@ def _spec(name: str, judge: Callable[[str], Critique]) -> CriticSpec:
 
 
 Brief, Warm, Sure, Every = _spec("brief", brief), _spec("warm", warm), _spec("sure", sure), _spec("every", every)
+Worded = replace(PROMPTED, make=lambda settings, ready: WordedCritic(PROMPTED.make(settings, ready)))
