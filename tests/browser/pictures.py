@@ -1,6 +1,6 @@
-"""Pictures of the two pages for README: a run as `view` shows it, and answers as `mark` does.
+"""Take the pictures of docs/marking.md: a run as `view` shows it, and answers as `mark` does.
 
-    python tests/browser/pictures.py runs/demo [--name text2grad] [--out docs/figures]
+    python tests/browser/pictures.py runs/quick [--name text2grad] [--out docs/figures]
 
 Needs Chromium and Playwright (`make test-page` brings the latter). `view.png` is of the last sample
 of the run with both good and poor spans, `mark.png` of the same answer in the annotation page, its
