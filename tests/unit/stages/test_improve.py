@@ -125,6 +125,12 @@ def test_a_scale_in_doubt_is_refused_and_can_be_said(tmp_path: Path) -> None:
     assert {record.score for record in source_of(tmp_path, rows, scales=["1..3"]).records} == {-1.0, 0.0, 1.0}
 
 
+def test_a_table_without_names_of_columns_is_refused(tmp_path: Path) -> None:
+    rows = [(f"How big is {n}?", f"It is {n} inches wide or a little more.", n % 5 + 1, "use cm") for n in range(9)]
+    with pytest.raises(UserError, match="'1' is a rating, not the name of a column"):
+        source_of(tmp_path, rows, "feedback.csv")
+
+
 def test_rows_that_cannot_be_used_are_named_and_left_out(tmp_path: Path) -> None:
     rows = [list(row) for row in shop_rows(ENGLISH)]
     rows[1][1] = ""  # no answer

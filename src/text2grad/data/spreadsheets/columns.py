@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.data.scale import is_rated, parse_number, parse_share, score_word
+from text2grad.data.scale import is_rated, parse_number, parse_scale, parse_share, score_word
 from text2grad.data.spreadsheets.tables import is_filled
 from text2grad.strict_yaml import parse_yaml
 
@@ -26,6 +26,10 @@ EXACT, PHRASE, WORD, ENDING = 3.0, 2.0, 1.0, 0.5
 """Strengths of a name that is a whole header, several words, one word, or the end of a word."""
 MIN_OVERLAP, MIN_LEAD = 0.35, 0.2
 """The share of words that a correction has in common with its response; the lead of a candidate."""
+MIN_AHEAD = 0.1
+"""The lead in that share of a correction that rewrites its response, over a comment."""
+MIN_FILLED = 0.8
+"""The share of the fullest column's cells that the responses fill."""
 SAMPLE_SIZE = 200
 """The number of cells that are inspected."""
 MAX_RATING_VALUES = 11
@@ -33,6 +37,9 @@ MAX_RATING_VALUES = 11
 _RANGE = re.compile(
     r"(?<![\d.])(-?\d{1,3})\s*(?:-|–|—|\.\.+|…|to|bis|à|a|al|tot|até|/|von|of)\s*(\d{1,3})(?![\d.])", re.I
 )
+_SYLLABLE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+"""A character of Chinese or Japanese, about half a word."""
+_TOKEN = re.compile(rf"{_SYLLABLE.pattern}|[^\s\u3040-\u30ff\u3400-\u9fff]+")
 _MEANING = re.compile(r"(-?\d{1,3})\s*(?:=|:|ist|is)\s*([^\W\d][\w ]*)")
 
 
@@ -172,6 +179,8 @@ def match_header(header: str) -> dict[str, tuple[float, frozenset[str]]]:
         elif length <= len(words) and any(words[n : n + length] == name.split() for n in range(len(words))):
             # The first of several names counts most: "comment on the answer".
             strength = (PHRASE if length > 1 else WORD) - 0.1 * words.index(name.split()[0]) + 0.01 * len(name)
+        elif length == 1 and _SYLLABLE.search(name) and name in plain:
+            strength = WORD + 0.1 * plain.index(name) + 0.01 * len(name)  # the last noun is the head
         elif length == 1 and len(name) > 3 and any(w.endswith(name) and len(w) > len(name) + 1 for w in words):
             strength = ENDING + 0.01 * len(name)
         else:
@@ -195,7 +204,7 @@ def profile_column(values: Sequence[Any]) -> Profile:
     count = max(1, len(texts))
     return Profile(
         filled,
-        sum(len(text.split()) for text in texts) / count,
+        sum(len(text.split()) + len(_SYLLABLE.findall(text)) / 2 for text in texts) / count,
         sum(map(len, texts)) / count,
         sum(text.rstrip().endswith(("?", "？")) for text in texts) / count,
     )
@@ -204,7 +213,7 @@ def profile_column(values: Sequence[Any]) -> Profile:
 def word_overlap(rows: Sequence[Mapping[str, Any]], one: str, other: str) -> float:
     """Return the mean share of words that two columns have in common, over rows with both."""
     pairs = [
-        ({*str(row[one]).casefold().split()}, {*str(row[other]).casefold().split()})
+        tuple({*_TOKEN.findall(str(row[name]).casefold())} for name in (one, other))
         for row in rows
         if is_filled(row.get(one)) and is_filled(row.get(other))
     ][:SAMPLE_SIZE]
@@ -241,13 +250,17 @@ def detect_rating(header: str, values: Sequence[Any], language: str = "") -> Rat
     if all(score_word(value) is not None or parse_share(value) for value in values):
         return Rating("")
     parsed = {parse_number(value) for value in values}
-    if None in parsed or len(parsed) > MAX_RATING_VALUES:
+    if None in parsed:
         return None
     numbers = sorted(number for number in parsed if number is not None)
     low, high = numbers[0], numbers[-1]
     declared = _header_scale(header)
     if declared and declared[0] <= low and high <= declared[1]:
         return Rating(_directed_scale(*declared, header, language))
+    if low >= 0 and high <= 1 and len(numbers) > 1 and "score" in match_header(header):
+        return Rating("0..1")
+    if len(numbers) > MAX_RATING_VALUES:
+        return None
     if not all((2 * number).is_integer() for number in numbers) or high > 10 or low < -2:
         return Rating("0..100") if 10 < high <= 100 and low >= 0 and "%" in header else None
     return _scale_of_values(numbers, header, language)
@@ -258,8 +271,8 @@ def _header_scale(header: str) -> tuple[float, float] | None:
     if match := _RANGE.search(header):
         ends = sorted((float(match[1]), float(match[2])))
         return (ends[0], ends[1]) if ends[0] < ends[1] else None
-    if match := re.search(r"/\s*(5|10|100)\b", header):
-        return (0.0 if match[1] == "100" else 1.0), float(match[1])
+    if match := re.search(r"/\s*(5|10|20|100)\b", header):
+        return (0.0 if float(match[1]) > 10 else 1.0), float(match[1])
     return None
 
 
@@ -280,6 +293,11 @@ def _names_grades(header: str, language: str) -> bool:
 
 def _scale(worst: float, best: float) -> str:
     return f"{worst:g}..{best:g}"
+
+
+def _reverse(scale: str) -> str:
+    worst, dots, best = scale.partition("..")
+    return f"{best}..{worst}" if dots else ",".join(reversed(scale.split(",")))
 
 
 def _scale_of_values(numbers: Sequence[float], header: str, language: str) -> Rating | None:
@@ -333,13 +351,19 @@ def propose(
     draft.assign_by_name(strengths)
     draft.assign_by_content([name for name in free if strengths[name].keys() != {"unused"}])
     draft.swap_emptier_response(mapped or {})
+    draft.swap_distant_correction(mapped or {})
     order = {name: number for number, name in enumerate(headers)}
     columns = dict(sorted(columns.items(), key=lambda item: order.get(item[1], -1)))
     rating = draft.rating(columns["score"]) if "score" in columns else None
+    if rating and draft.prefers_corrected(rating.scale):
+        rating = Rating("", (rating.scale, _reverse(rating.scale)))
     if rating and rating.candidates and not has_scale:
         draft.doubts.append(Doubt("scale", rating.candidates, columns["score"]))
     unused = tuple(name for name in headers if name not in columns.values())
     notes = {name: "empty" for name in unused if not profiles[name].values}
+    if "score" not in columns:
+        graded = [name for name in free if "score" in matches[name] and not profiles[name].is_text]
+        notes |= {name: draft.unread_rating(name) for name in graded if name in unused}
     scale = rating.scale if rating and not has_scale else ""
     if conversation:
         columns = {ours: name for ours, name in columns.items() if name != conversation}
@@ -437,7 +461,9 @@ class _Draft:
             named = [name for name in names if overall & {*plain_header(name).split()}]
             return named if len(named) == 1 else names
         if ours == "response":
-            longest = sorted(names, key=lambda name: -self.profiles[name].characters)
+            longest = sorted(self._fullest(names), key=lambda name: -self.profiles[name].characters)
+            if len(longest) == 1:
+                return longest
             if word_overlap(self.rows, *longest[:2]) >= MIN_OVERLAP:  # one corrects the other, in fewer rows
                 fullest = sorted(names, key=lambda name: -len(self.profiles[name].values))
                 ahead = len(self.profiles[fullest[0]].values) > len(self.profiles[fullest[1]].values)
@@ -453,6 +479,11 @@ class _Draft:
             return texts if len(texts) == 1 else names
         return names
 
+    def _fullest(self, names: Sequence[str]) -> list[str]:
+        """Return the columns with about as many filled cells as the fullest."""
+        counts = {name: len(self.profiles[name].values) for name in names}
+        return [name for name in names if counts[name] >= MIN_FILLED * max(counts.values())]
+
     def _doubt(self, ours: str, names: Sequence[str]) -> None:
         if not any(doubt.field == ours for doubt in self.doubts):
             self.doubts.append(Doubt(ours, tuple(sorted(names))))
@@ -463,7 +494,7 @@ class _Draft:
         A column of single words holds texts only if no other column does and its name is exactly
         the field ("Answer": "Paris").
         """
-        for ours in ("response", "corrected", "prompt", "critique", "score"):
+        for ours in ("response", "corrected", "prompt", "corrected", "critique", "score"):
             if ours not in self.columns:
                 ranked, ties = self._candidates(ours, names)
                 if len(ties) > 1:
@@ -485,6 +516,36 @@ class _Draft:
         if len(self.profiles[response].values) < len(self.profiles[corrected].values):
             self.columns.update(response=corrected, corrected=response)
 
+    def swap_distant_correction(self, mapped: Mapping[str, str]) -> None:
+        """Swap a correction that is not plainly named so and a critique more like the response."""
+        names = [self.columns.get(ours, "") for ours in ("response", "corrected", "critique")]
+        response, corrected, critique = names
+        is_named = match_header(corrected).get("corrected", (0.0,))[0] >= EXACT
+        if is_named or mapped.keys() & {"response", "corrected", "critique"} or not all(names):
+            return
+        lead = word_overlap(self.rows, response, critique) - word_overlap(self.rows, response, corrected)
+        if lead >= MIN_AHEAD:
+            self.columns.update(corrected=critique, critique=corrected)
+
+    def unread_rating(self, name: str) -> str:
+        """Say which option would read a column with the name of a rating, and other values."""
+        values = sorted({str(value).strip() for value in self.profiles[name].values})
+        scale = "WORST,...,BEST" if None in map(parse_number, values) else "WORST..BEST"
+        cure = f"--map {shlex.quote(f'score={name}')} --scale {scale}"
+        return f"not used, the scale of its values is unknown: {', '.join(values)[:60]} ({cure})"
+
+    def prefers_corrected(self, scale: str) -> bool:
+        """True if a scale rates the answers that people changed much better than the others."""
+        ours = [self.columns.get(name, "") for name in ("response", "corrected", "score")]
+        if not all(ours) or not scale:
+            return False
+        scores: dict[bool, list[float]] = {True: [], False: []}
+        for response, corrected, value in ([row.get(name) for name in ours] for row in self.rows):
+            score = parse_scale(scale).score(value) if is_filled(value) else None
+            if score is not None:
+                scores[is_filled(corrected) and corrected != response].append(score)
+        return min(map(len, scores.values())) > 2 and fmean(scores[True]) > fmean(scores[False]) + 0.5
+
     def _take_named(self, ours: str, names: Sequence[str]) -> None:
         """Give a field to a column with exactly its name that holds no ratings."""
         for name in names if ours not in self.columns else ():
@@ -505,7 +566,11 @@ class _Draft:
             return texts, texts
         if ours == "corrected":
             response = self.columns["response"]
-            similar = [name for name in texts if word_overlap(self.rows, response, name) >= MIN_OVERLAP]
+            overlaps = {name: word_overlap(self.rows, response, name) for name in texts}
+            similar = [name for name in texts if overlaps[name] >= MIN_OVERLAP]
+            first, second = sorted([*overlaps.values(), 0.0, 0.0], reverse=True)[:2]
+            if not similar and "prompt" in self.columns and first - second >= MIN_AHEAD:
+                similar = [max(overlaps, key=lambda name: overlaps[name])]
             return similar, similar
         rated = []
         for name in free:
@@ -521,6 +586,7 @@ class _Draft:
         if not texts:
             return [], []
         similar = [name for name in texts[1:] if word_overlap(self.rows, texts[0], name) >= MIN_OVERLAP]
+        texts = texts if similar else self._fullest(texts)
         group = sorted([texts[0], *similar], key=lambda name: -len(self.profiles[name].values))
         leading = (group if similar else texts)[:2]
         first, *others = (self.profiles[name] for name in leading)
@@ -540,6 +606,7 @@ class _Draft:
             full = len(content.values) == len(self.rows)
             return content.questions + 0.5 * (self.headers.index(name) < before) + 0.3 * full
 
-        ranked = sorted(texts, key=lambda name: (likelihood(name), name), reverse=True)
+        likely = [name for name in texts if likelihood(name) >= 0.5]  # after the response, no question: a comment
+        ranked = sorted(likely, key=lambda name: (likelihood(name), name), reverse=True)
         is_tie = len(ranked) > 1 and likelihood(ranked[0]) - likelihood(ranked[1]) < MIN_LEAD
         return ranked, ranked[:2] if is_tie else []

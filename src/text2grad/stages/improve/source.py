@@ -12,6 +12,7 @@ from text2grad.data.opinions import Names
 from text2grad.data.paths import flatten_rows, has_separate_answers
 from text2grad.data.records import ImportResult, has_known_format, import_rows
 from text2grad.data.remarks import parse_map
+from text2grad.data.scale import parse_number
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, conversation_text
@@ -94,6 +95,9 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
         for field, content in (("response", "answers"), ("prompt", "questions")):
             if field not in proposal.columns and not proposal.conversation:
                 raise UserError(f"{path}: no column of {content}", f"name it: --map {field}=COLUMN")
+        name = proposal.columns.get("score", "")
+        if name[-1:].isalnum() and parse_number(name) is not None:
+            raise UserError(f"{path}: {name!r} is a rating, not the name of a column", "put a row of names above")
         scales = options.scales or ([proposal.scale] if proposal.scale else [])
         options = replace(options, names=proposal.mapping, scales=scales)
     turns = Names(context_characters=config.task.context_characters, write=RunFolder.of(config).turn_writer())

@@ -157,3 +157,105 @@ def test_columns_of_single_words_hold_what_they_are_named_where_nothing_else_doe
     assert propose(single).columns == expected
     verdicts = [{"Question": f"is {n} even?", "Answer": ("yes", "no")[n % 2]} for n in range(10)]
     assert "response" not in propose(verdicts).columns, "yes and no may be ratings"
+
+
+def rewritten(*names: str) -> list[dict[str, Any]]:
+    """Return rows of which every second has a longer correction, mostly in other words."""
+    rows = []
+    for n in range(20):
+        answer = f"Yes, delivery {n} takes a few working days."
+        correction = f"For order {n} please allow a few weeks, because delivery abroad goes through customs first."
+        values = (f"Where is parcel {n}?", answer, str(2 + n % 2 * 3), f"customs forgotten in case {n}", correction)
+        rows.append(dict(zip(names, (*values[:4], "" if n % 2 else correction), strict=True)))
+    return rows
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (
+            "1. What did the customer ask?",
+            "2. What did the assistant reply?",
+            "3. Rating",
+            "4. What should be improved?",
+            "5. If you could write the reply yourself, what would it say?",
+        ),
+        ("Question posée", "Réponse donnée par l'IA", "Note", "Si non, pourquoi ?", "Proposition de réponse"),
+        ("❓ Customer", "🤖 Bot", "⭐", "💬", "✍️ Better version"),
+        tuple("ABCDE"),
+        ("A", "Reply", "B", "C", "New reply"),
+    ],
+)
+def test_a_correction_in_other_words_is_found_by_its_rows_and_words(names: tuple[str, ...]) -> None:
+    proposal = propose(rewritten(*names))
+    fields = ("prompt", "response", "score", "critique", "corrected")
+    assert proposal.columns == dict(zip(fields, names, strict=True)) and not proposal.doubts
+
+
+def test_a_column_named_as_the_correction_stays_it() -> None:
+    rows = [{**row, "Comment": f"{row['Answer']} is wrong"} for row in table("Question", "Answer", "Comment")]
+    rows = [{**row, "Correction": f"Measure piece {n} again"} for n, row in enumerate(rows)]
+    assert propose(rows).columns["corrected"] == "Correction"
+
+
+def test_comments_after_answers_are_no_questions() -> None:
+    rows = [{"Text": row["b"], "What to change": f"{row['c']} please do"} for row in table("a", "b", "c")]
+    assert "prompt" not in propose(rows).columns
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("質問", "AIの回答", "コメント", "評価（5段階）", "修正後の回答", "担当者"),
+        ("用户问题", "机器人回答", "意见", "评分", "正确答案", "审核人"),
+    ],
+)
+def test_texts_without_spaces_are_texts(names: tuple[str, ...]) -> None:
+    rows = [
+        dict(
+            zip(
+                names,
+                (f"返品{n}はできますか", f"はい三十日以内なら返品{n}できます", "短すぎる", n % 5 + 1),
+                strict=False,
+            )
+        )
+        | dict(zip(names[4:], (f"はい三十日以内なら返品{n}できますが送料がかかります", "田中"), strict=True))
+        for n in range(20)
+    ]
+    assert propose(rows).columns == dict(zip(KEYS, names, strict=False))
+
+
+def test_polish_columns() -> None:
+    names = ("Pytanie klienta", "Odpowiedź czatbota", "Uwagi", "Czy poprawna?", "Poprawna odpowiedź")
+    proposal = propose(table(*names, score=["tak", "nie"]))
+    assert proposal.columns == dict(zip(KEYS, names, strict=False)) and proposal.scale == "nie,tak"
+
+
+@pytest.mark.parametrize(
+    ("header", "values", "scale"),
+    [("Note /20", ["15,5", "8", "12"], "0..20"), ("score", [0.4, 0.83, 1], "0..1")],
+)
+def test_marks_of_twenty_and_fractions(header: str, values: list[Any], scale: str) -> None:
+    rating = detect_rating(header, values)
+    assert rating is not None and rating.scale == scale
+    assert detect_rating("temperature", [0.2, 0.7]) is None
+
+
+@pytest.mark.parametrize(
+    ("score", "scales"), [(["2", "5"], ("1..6", "6..1")), (["no", "yes"], ("no,yes", "yes,no"))]
+)
+def test_a_scale_that_praises_what_was_corrected_is_asked_about(score: list[str], scales: tuple[str, ...]) -> None:
+    names = ("Question", "Answer", "Comment", "Rating (1-6)", "Correction")
+    (doubt,) = propose(table(*names, score=score)).doubts
+    assert doubt.candidates == scales
+    assert not propose(table(*names, score=score[::-1])).doubts
+    assert not propose(table(*names, score=score), has_scale=True).doubts
+
+
+def test_a_rating_with_unknown_values_is_named() -> None:
+    names = ("Question", "Answer", "Comment", "Grade")
+    line = propose(table(*names, score=["A", "B", "F"])).line
+    reason = "Grade: not used, the scale of its values is unknown"
+    assert f"{reason}: A, B, F (--map score=Grade --scale WORST,...,BEST)" in line
+    line = propose(table(*names, score=[17, 250])).line
+    assert f"{reason}: 17, 250 (--map score=Grade --scale WORST..BEST)" in line
