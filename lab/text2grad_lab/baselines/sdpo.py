@@ -36,7 +36,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_factory
 from text2grad.stages.train import load_prompts
-from text2grad.stages.training import prepare_training
+from text2grad.stages.training import facts_of_prompts, prepare_training
 from text2grad.tasks.base import get_environment_factory
 from text2grad.train.rollout import sample_responses
 
@@ -114,13 +114,15 @@ def _verdicts(verdict: list[float | None], **_: Any) -> list[float | None]:
 def run_train_sdpo(config: Config, name: str) -> dict[str, Any]:
     """Train the SFT policy by SDPO against the configured critic; write `ppo/<name>`.
 
-    Rollouts, groups, steps and rate are those of the section `ppo`.
+    Rollouts, groups, steps and rate are those of the section `ppo`, derived as for `train`.
     """
-    stage = prepare_training(config, None, f"ppo/{name}", "restart")
+    stage = prepare_training(config, "ppo", f"ppo/{name}", "restart")
     with critic_factory(config) as factory:
         task, examples = load_prompts(stage, factory)
-        policy, ppo = load_policy(stage.run.policy()), config.ppo
-        with factory.open(task, policy, stage.folder / "critic.journal") as critic, stage.finalise().begin():
+        policy = load_policy(stage.run.policy())
+        stage = stage.finalise(policy, facts_of_prompts(policy, examples))
+        config, ppo = stage.config, stage.config.ppo
+        with factory.open(task, policy, stage.folder / "critic.journal") as critic, stage.begin():
             rows = min(ppo.micro_batch_size, ppo.rollouts)
             arguments = SDPOConfig(
                 output_dir=str(stage.folder),
