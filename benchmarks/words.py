@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import text2grad  # noqa: E402
 from blocks import fenced  # noqa: E402
-from test_pages import BOOK, PAGES, leads_somewhere  # noqa: E402
+from test_pages import LAB_PAGES, PAGES, leads_somewhere  # noqa: E402
 
 SNIPPET_TESTS = {
     "README.md": "tests/e2e/test_readme.py",
@@ -97,7 +97,7 @@ def dead_links() -> list[str]:
     """Return the links of pages and of the lab book that lead nowhere."""
     return [
         f"{page.name}: {target}"
-        for page in (*PAGES, *BOOK)
+        for page in (*PAGES, *LAB_PAGES)
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
         if not leads_somewhere(page, target)
     ]

@@ -19,7 +19,7 @@ from places import ROOT
 from text2grad.config import Config
 
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-BOOK = sorted((ROOT / "lab" / "book").glob("*.md"))
+LAB_PAGES = sorted((ROOT / "lab").rglob("*.md"))
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 DETAILED = ("method", "metrics", "reward-models", "deploy")
 REFERENCE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in DETAILED)
@@ -113,7 +113,7 @@ def is_text(file: Path) -> bool:
     return file.suffix in (".py", ".md", ".yaml", ".toml", ".j2", ".js") and not skipped
 
 
-@pytest.mark.parametrize("page", [*PAGES, *BOOK], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *LAB_PAGES], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
     assert [target for target in targets if not leads_somewhere(page, target)] == []
