@@ -6,12 +6,18 @@
 `prices` computes their cost, and `batch` writes requests to a file.
 """
 
-from text2grad.chat.base import Answer as Answer
-from text2grad.chat.base import Chat as Chat
-from text2grad.chat.base import Completion as Completion
-from text2grad.chat.base import Conversation as Conversation
-from text2grad.chat.base import GroundedChat as GroundedChat
-from text2grad.chat.base import LimitedChat as LimitedChat
-from text2grad.chat.base import ScriptedChat as ScriptedChat
-from text2grad.chat.client import OpenAIChat as OpenAIChat
-from text2grad.chat.settings import EndpointSettings as EndpointSettings
+from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat, ScriptedChat
+from text2grad.chat.client import OpenAIChat
+from text2grad.chat.settings import EndpointSettings
+
+__all__ = [
+    "Answer",
+    "Chat",
+    "Completion",
+    "Conversation",
+    "EndpointSettings",
+    "GroundedChat",
+    "LimitedChat",
+    "OpenAIChat",
+    "ScriptedChat",
+]

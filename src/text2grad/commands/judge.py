@@ -74,8 +74,8 @@ class Import(Stage, ConfiguredCommand):
         config = self.configuration(self.config or DEMO)
         from text2grad.stages.intake import run_import
 
-        work = partial(run_import, config, self.source, self.kind, self.out, names=self.names, scales=self.scales)
-        return Work(partial(work, no_prompt=self.no_prompt, sheet=self.sheet, skip=self.skip))
+        options = (self.names, self.scales, self.no_prompt, self.sheet, self.skip)
+        return Work(partial(run_import, config, self.source, self.kind, self.out, *options))
 
 
 @command("export")
@@ -100,18 +100,16 @@ class Export(Stage):
     )
 
     def work(self) -> Work:
+        return Work(self.export)
+
+    def export(self) -> dict[str, Any]:
+        """Write the file."""
         from text2grad.data.export import count_left_out, export
         from text2grad.feedback import Feedback
         from text2grad.jsonl import read_jsonl
 
-        records = partial(read_jsonl, self.source, Feedback)
-        return Work(
-            lambda: {
-                "rows": export(records(), self.kind, self.out, self.pairs_per_prompt),
-                **count_left_out(records(), self.kind),
-                "out": str(self.out),
-            }
-        )
+        rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
+        return {"rows": rows, **count_left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
 
 
 @command("feedback-report")

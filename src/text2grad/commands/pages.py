@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from text2grad.commands.base import Stage, Work, argument, command, option
@@ -40,11 +39,15 @@ class Mark(Stage):
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
+        return Work(self.serve)
+
+    def serve(self) -> int:
+        """Serve the page until Ctrl-C."""
         from text2grad.page.mark import MarkPage
         from text2grad.page.server import listening, serve
 
-        page = partial(MarkPage, self.source, self.out, self.annotator, self.suggest)
-        return Work(lambda: serve(page().app(), listening(self.port), self.browser))
+        page = MarkPage(self.source, self.out, self.annotator, self.suggest)
+        return serve(page.app(), listening(self.port), self.browser)
 
 
 @command("view")
@@ -70,12 +73,16 @@ class View(Stage):
     browser: bool = option(*BROWSER, True)
 
     def work(self) -> Work:
+        return Work(self.serve)
+
+    def serve(self) -> int:
+        """Serve the page until Ctrl-C."""
         from text2grad.config import preset_settings
         from text2grad.page.server import listening, serve
         from text2grad.page.view import ViewPage
 
-        page = partial(ViewPage, *self.folders, presets=preset_settings())
-        return Work(lambda: serve(page().app(), listening(self.port), self.browser))
+        page = ViewPage(*self.folders, presets=preset_settings())
+        return serve(page.app(), listening(self.port), self.browser)
 
 
 @command("report")

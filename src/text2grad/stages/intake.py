@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,28 @@ if TYPE_CHECKING:
     from text2grad.data.records import ImportResult
 
 
-def run_import(config: Config, source: Path, kind: str, out: Path | None, **options: Any) -> dict[str, Any]:
+def run_import(
+    config: Config,
+    source: Path,
+    kind: str,
+    out: Path | None,
+    names: Sequence[str] = (),
+    scales: Sequence[str] = (),
+    no_prompt: bool = False,
+    sheet: str = "",
+    skip: bool = False,
+) -> dict[str, Any]:
     """Add people's feedback to the run's records, or to the file `out`.
 
-    `options` are further arguments of `data.records.import_feedback`. Without `out`, the figures of
-    each data set are also written to `evaluation/import_<data set>.json`, for the report.
+    `names`, `scales`, `no_prompt`, `sheet` and `skip` are arguments of
+    `data.records.import_feedback`. Without `out`, the figures of each data set are also written to
+    `evaluation/import_<data set>.json`, for the report.
     """
     from text2grad.data.records import import_feedback
 
     run = RunFolder.of(config)
     characters, write = config.task.context_characters, run.turn_writer()
-    imported = import_feedback(source, kind, characters, write=write, **options)
+    imported = import_feedback(source, kind, characters, names, scales, write, no_prompt, sheet, skip)
     return store_import(run, imported, out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from text2grad.jsonl import reading, write_jsonl
 from text2grad.page.answers import NOT_MARKED
 from text2grad.page.terminal import PolicyAnswer
 from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import CriticFactory, critic_factory
 from text2grad.stages.sampling import sample
 from text2grad.stages.training import prepare
@@ -104,6 +106,39 @@ def _open_critic(factory: CriticFactory, examples: Sequence[Example], critique: 
         yield critic
 
 
+class Conversation:
+    """Parallel conversations: several policies answer the same messages."""
+
+    def __init__(
+        self, policies: Mapping[str, Policy], generation: GenerationSettings, critic: Critic | None
+    ) -> None:
+        self._policies, self._generation, self._critic = policies, generation, critic
+        self._count = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Start over with an empty conversation."""
+        self._turns: dict[str, tuple[Message, ...]] = dict.fromkeys(self._policies, ())
+
+    def ask(self, message: str) -> PromptAnswers:
+        """Return the answer of each policy to a message that continues the conversation.
+
+        Raises:
+            UserError: the conversation is too long for a model; it is left unchanged.
+        """
+        self._count += 1
+        id, answers, turns = f"turn-{self._count}", [], {}
+        for name, policy in self._policies.items():
+            prompt = (*self._turns[name], Message(role="user", content=message))
+            example = Example(id=id, prompt=prompt)
+            text = sample(policy, [example], self._generation)[0][1]
+            judgement = get_judgements(self._critic, [example], [text])[0] if self._critic else None
+            answers.append(PolicyAnswer(name, text, judgement))
+            turns[name] = (*prompt, Message(role="assistant", content=text))
+        self._turns = turns
+        return PromptAnswers(typed_prompt(id, message), tuple(answers))
+
+
 def run_try(
     config: Config,
     names: Sequence[str],
@@ -112,7 +147,7 @@ def run_try(
     keep: bool = True,
     critique: bool = False,
 ) -> None:
-    """Answer line by line until the input ends; every policy has its own conversation.
+    """Answer line by line until the input ends.
 
     With `keep` the lines are one conversation, until `/new` starts another. A line that does not
     fit the context is reported on stderr and starts another too.
@@ -125,33 +160,18 @@ def run_try(
     with critic_factory(config) as factory, _open_critic(factory, line, critique) as critic:
         policies = {name: load_frozen(policy) for name, policy in factory.run.policies(names)}
         seed_everything(config.run.seed)
-        history: dict[str, tuple[Message, ...]] = {}
-        count = 0
+        conversation = Conversation(policies, config.generation, critic)
         for message in map(str.strip, lines):
             if message == QUIT:
                 return
             if message == RESET or not keep:
-                history = {}
-            if message in ("", RESET):
-                continue
-            count += 1
-            prompts = {name: (*history.get(name, ()), Message(role="user", content=message)) for name in policies}
-            answers = []
-            try:
-                for name, policy in policies.items():
-                    example = Example(id=f"turn-{count}", prompt=prompts[name])
-                    text = sample(policy, [example], config.generation)[0][1]
-                    judgement = get_judgements(critic, [example], [text])[0] if critic else None
-                    answers.append(PolicyAnswer(name, text, judgement))
-            except UserError as error:
-                print(f"{error}; starting a new conversation", file=sys.stderr)
-                history = {}
-                continue
-            history = {
-                answer.name: (*prompts[answer.name], Message(role="assistant", content=answer.response))
-                for answer in answers
-            }
-            show(PromptAnswers(typed_prompt(f"turn-{count}", message), tuple(answers)))
+                conversation.reset()
+            if message and message != RESET:
+                try:
+                    show(conversation.ask(message))
+                except UserError as error:
+                    print(f"{error}; starting a new conversation", file=sys.stderr)
+                    conversation.reset()
 
 
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
