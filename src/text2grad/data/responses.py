@@ -81,7 +81,7 @@ def read_items(
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    if path.suffix.lower() in (".jsonl", ".ndjson"):  # never read in another code page
+    if path.suffix.lower() in (".jsonl", ".ndjson"):  # UTF-8 by definition: judging costs money, so no guess
         with reading(path):
             path.read_text(encoding="utf-8")
     for location, row in read_located_rows(path, sheet):

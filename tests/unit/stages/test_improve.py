@@ -275,6 +275,17 @@ def test_a_restart_that_is_stopped_early_resumes(tmp_path: Path, monkeypatch: py
     assert run_improve(config, path, ImproveOptions()).minutes is not None
 
 
+def test_a_restart_needs_no_intact_state(tmp_path: Path) -> None:
+    path = write_xlsx(tmp_path / "feedback.xlsx", {"Feedback": columns(0, 1, 4)})
+    config = config_in(tmp_path)
+    state = tmp_path / "run" / "improve.json"
+    state.parent.mkdir()
+    state.write_text("{")
+    with pytest.raises(UserError, match=r"damaged.*--restart"):
+        run_improve(config, path, ImproveOptions())
+    assert run_improve(config, path, ImproveOptions(restart=True)).minutes is not None
+
+
 def test_a_restart_with_another_file_forgets_the_first(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     header, *rows = [(row[0], row[1], row[4]) for row in shop_rows(ENGLISH, 48)]

@@ -494,6 +494,7 @@ class _Draft:
         A column of single words holds texts only if no other column does and its name is exactly
         the field ("Answer": "Paris").
         """
+        # Corrections that rewrite the response are recognised once the prompt is known.
         for ours in ("response", "corrected", "prompt", "corrected", "critique", "score"):
             if ours not in self.columns:
                 ranked, ties = self._candidates(ours, names)

@@ -163,14 +163,14 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         config = with_values(config, {"policy.model": str(inbox.policy)})
     config = with_settings(config, plan, pending)
     key = identity(pending, config)
-    state = read_state(run.path)
-    if state.get("identity") == key and state.get("kept") == BASE and not options.restart:
+    state = {} if options.restart else read_state(run.path)
+    if state.get("identity") == key and state.get("kept") == BASE:
         print(f"no new feedback in {folder}", file=sys.stderr)
         return summary
     expected = print_plan(config, plan, pending)
     if options.plan:
         return summary
-    steps = Steps(run.path, key, options.restart or state.get("identity") != key, expected)
+    steps = Steps(run.path, key, state.get("identity") != key, expected)
     records = merge_feedback(earlier.records, pending)
     comparison, best = train(config, plan, records, steps, lambda: write_jsonl(run.feedback_file, pending))
     verdict = describe_verdict(comparison, best)

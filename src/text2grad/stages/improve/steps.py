@@ -35,11 +35,11 @@ class Steps:
 
     def __init__(self, folder: Path, identity: str, restart: bool, expected: Estimate) -> None:
         self.file = folder / STATE
-        self.state = read_state(folder)
-        if self.state and self.state["identity"] != identity and not restart:
+        self.state = {} if restart else read_state(folder)
+        if self.state and self.state["identity"] != identity:
             problem = f"{folder} was made from another file, or with other settings"
             raise UserError(problem, "start over with --restart, or set another --run.folder")
-        if restart or not self.state:
+        if not self.state:
             self.file.unlink(missing_ok=True)  # an interrupted restart starts over again
             for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
                 shutil.rmtree(old, ignore_errors=True)
