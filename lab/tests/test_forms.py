@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
+from episodes import play_episode
 
 from text2grad.config import find_config, load_config
 from text2grad.critics.table import spec_of
@@ -21,16 +20,7 @@ TASK = "text2grad_lab.tasks.forms:FormTask"
 
 
 def play(*turns: str) -> Transcript:
-    """Play these turns in the environment until it ends the episode."""
-    desk, pairs = Desk(), []
-    desk.reset(EXAMPLE)
-    others: Sequence[Message] = ()
-    for words in turns:
-        pairs.append((others, words))
-        others, over = desk.step(Message(role="assistant", content=words))
-        if over:
-            break
-    return Transcript.of(pairs, others)
+    return play_episode(Desk(), EXAMPLE, turns)
 
 
 def judge(response: str, example: Example = EXAMPLE) -> Critique:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
+from episodes import play_episode
 
 from text2grad.config import find_config, load_config
 from text2grad.critics.table import spec_of
@@ -20,16 +19,7 @@ EXAMPLE = Example(id="1", prompt=(Message(role="user", content=PROBLEM.question(
 
 
 def play(*turns: str) -> Transcript:
-    """Return an episode of these turns, up to the end that the environment sets."""
-    tools, steps = Tools(), []
-    tools.reset(EXAMPLE)
-    others: Sequence[Message] = ()
-    for words in turns:
-        steps.append((others, words))
-        others, over = tools.step(Message(role="assistant", content=words))
-        if over:
-            break
-    return Transcript.of(steps, others)
+    return play_episode(Tools(), EXAMPLE, turns)
 
 
 def judge(*turns: str) -> tuple[float | None, list[str], list[str]]:

@@ -3,7 +3,7 @@
 The teacher of an answer is the same model, given feedback on the answer or an answer to the same
 prompt that passed. TRL's trainer supports neither environments nor tools: its rollouts are one
 turn, its prompts must end with a user turn, feedback is a column of the data, and one mask serves
-attention and loss. So three methods are replaced: `policy.episode` samples episodes, the critic
+attention and loss. So two methods are replaced: `policy.episode` samples episodes, the critic
 writes their feedback, and the tokens of tools are read but not in the loss. Teacher, loss and
 optimizer are TRL's.
 
