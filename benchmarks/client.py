@@ -77,12 +77,12 @@ def main() -> None:
 
 def figures(rounds: list[dict[str, float]], ideal: float) -> dict[str, float]:
     """Medians over the rounds of one client."""
-    shares = [ideal / each["seconds"] for each in rounds]
+    shares = [ideal / run["seconds"] for run in rounds]
     return {
         "share": round(median(shares), 3),
         "worst_share": round(min(shares), 3),
-        "cpu_ms": round(median(each["cpu_ms"] for each in rounds), 2),
-        "import_seconds": round(median(each["import_seconds"] for each in rounds), 2),
+        "cpu_ms": round(median(run["cpu_ms"] for run in rounds), 2),
+        "import_seconds": round(median(run["import_seconds"] for run in rounds), 2),
     }
 
 

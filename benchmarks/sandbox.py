@@ -135,8 +135,8 @@ def processor_seconds(runner: Runner) -> float:
         level = {started.process}
         for _ in range(2 if started.tier == "namespaces" else 0):  # bubblewrap, its first process, the server
             level = below(level)
-        for each in level:
-            fields = Path(f"/proc/{each}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        for process_id in level:
+            fields = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
@@ -157,8 +157,8 @@ def resident(process: int, tier: Tier) -> int:
     left_over(process, tier)
     total, level = 0, {process}
     for _ in range(3 if tier == "namespaces" else 1):
-        for each in level:
-            for line in Path(f"/proc/{each}/status").read_text(encoding="utf-8").splitlines():
+        for process_id in level:
+            for line in Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines():
                 total += int(line.split()[1]) if line.startswith("VmRSS") else 0
         level = below(level)
     return total
@@ -199,16 +199,16 @@ def forging(tier: Tier) -> int:
 
 def families(tier: Tier) -> int:
     """Count programs of `families.txt` that passed but fail in the real pytest."""
-    tested = [each for each in FAMILIES if each.tests]
+    tested = [family for family in FAMILIES if family.tests]
     with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
-        pairs = [(each.code, each.tests) for each in tested]
-        verdicts = runner.run_all(pairs, references=[each.honest for each in tested])
-        scripts = [each for each in FAMILIES if not each.tests]
-        beside = judged(runner, [each.job() for each in scripts])
-    passed = [each for each, verdict in zip(tested, verdicts, strict=True) if verdict.passed]
-    shaped = [each.name for each in scripts if beside[each.job()].passed]
+        pairs = [(family.code, family.tests) for family in tested]
+        verdicts = runner.run_all(pairs, references=[family.honest for family in tested])
+        scripts = [family for family in FAMILIES if not family.tests]
+        verdict_of_job = judged(runner, [family.job() for family in scripts])
+    passed = [family for family, verdict in zip(tested, verdicts, strict=True) if verdict.passed]
+    shaped = [family.name for family in scripts if verdict_of_job[family.job()].passed]
     say(f"{tier}: families", f"{len(passed) + len(shaped)} of {len(FAMILIES)} passed {passed} {shaped}")
-    failed = passes_really([(each.code, each.tests) for each in passed]).count(False)
+    failed = passes_really([(family.code, family.tests) for family in passed]).count(False)
     return failed + len(shaped)
 
 

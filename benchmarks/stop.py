@@ -53,15 +53,15 @@ def main() -> None:
         words = ("train", "--name", "stopped", "--run.folder", str(folder), *options.settings)
         stops = stopped(words, folder / "ppo" / "stopped", options.points, options.within)
         equal = results(folder / "ppo" / "straight") == results(folder / "ppo" / "stopped")
-    seconds = [each[0] for each in stops]
+    seconds = [stop[0] for stop in stops]
     print(
         json.dumps(
             {
                 "signals": len(stops),
                 "seconds_median": round(statistics.median(seconds), 2),
                 "seconds_max": round(max(seconds), 2),
-                "cpu_max": round(max(each[1] for each in stops), 2),
-                "in_step": sum(each[2] for each in stops),
+                "cpu_max": round(max(stop[1] for stop in stops), 2),
+                "in_step": sum(stop[2] for stop in stops),
                 "equal": equal,
                 "load": round(os.getloadavg()[0], 1),
             }
