@@ -35,7 +35,7 @@ CHAR: /[^"\\\x00-\x1F]/ | /\\["\\bfnrt]/ | /\\u00[01][0-9a-f]/
 _NO_ITEMS = 'items: ""\n'
 _ITEMS = r"""
 items: (item (", " item)*)?
-item: PHRASE | "{\"quote\": " (PHRASE place | PIECE place ", \"part\": true") (", \"reason\": " STRING)? "}"
+item: PHRASE | "{\"quote\": " (PHRASE place | PIECE place ", \"part\": true") (", \"reason\": " STRING)? "}"%s
 place: %s(", \"occurrence\": " COUNT)?
 COUNT: /[1-9][0-9]{0,4}/
 PHRASE: "\"" WORDS "\""
@@ -43,6 +43,13 @@ PIECE: "\"" CHARS "\""
 WORDS: (%s) & /(?s:.)+/
 CHARS: (%s) & /(?s:.)+/
 """
+_QUOTE_LAST = r""" | (place_first note? | "{\"reason\": " STRING) ", \"quote\": " PHRASE "}"
+    | (place_first ", \"part\": true" | "{\"part\": true") note? ", \"quote\": " PIECE "}"
+place_first: "{\"turn\": " COUNT (", \"occurrence\": " COUNT)? | "{\"occurrence\": " COUNT
+note: ", \"reason\": " STRING"""
+"""As `render` writes an item whose quote the response continues like the next key of an object.
+
+The engine's lexer never goes back: each opening brace is one literal with its first key."""
 _TURN = r'(", \"turn\": " COUNT)? '
 
 
@@ -72,7 +79,9 @@ class QuotableText:
         if not self._turns:
             return head + _NO_ITEMS
         words, chars = (" | ".join(map(_substring_terminal, pieces)) for pieces in (self._words, self._turns))
-        return head + _ITEMS % (_TURN if self._names_turns else "", words, chars)
+        keys = ("turn", "occurrence", "part", "reason")
+        last = _QUOTE_LAST if any(f'", "{key}' in turn for turn in self._turns for key in keys) else ""
+        return head + _ITEMS % (last, _TURN if self._names_turns else "", words, chars)
 
     def complete_word(self, prefix: bytes) -> bytes:
         """Return the fewest bytes that complete the last word of a phrase, b"" if impossible."""

@@ -97,11 +97,14 @@ def test_the_smallest_room_in_which_an_answer_can_end(vocabulary: Vocabulary) ->
 
 FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467"  # after its first half the next four bytes are settled
 HALF = Critique(text="", spans=(Span(start=0, end=3, label=1, text=FAMILY[:3]),))
+KEYS = '77", "reason": "'  # the quote 77 is written last, since this may follow it
+LAST = Critique(text="", spans=(Span(start=0, end=2, label=1, text="77", reason="wrong"),))
 
 
 @pytest.mark.parametrize("kind", ["vocabulary", "sentencepiece"])
 @settings(max_examples=60)
 @example(case=(HALF, FAMILY), spare=24)
+@example(case=(LAST, KEYS), spare=24)
 @given(case=judged(), spare=st.integers(24, 400))
 def test_a_valid_answer_is_never_changed(
     request: pytest.FixtureRequest, kind: str, case: tuple[Critique, str], spare: int
