@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -72,7 +73,8 @@ def exhausted_machine_as_user_error() -> Iterator[None]:
         if is_out_of_memory(error):
             raise UserError("out of memory", "close other programs, or use a smaller model or batch") from error
         number = error.errno if isinstance(error, OSError) else None
-        if type(error).__name__ == "SafetensorError" and (match := re.search(r"os error (\d+)", str(error))):
+        is_library = type(error).__name__ == "SafetensorError" or isinstance(error, shutil.Error)
+        if is_library and (match := re.search(r"(?:os error |\[Errno )(\d+)", str(error))):
             number = int(match[1])
         if number is None or number not in UNWRITABLE:
             raise

@@ -8,6 +8,7 @@ import gc
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -287,6 +288,7 @@ def test_help_takes_less_than_half_a_second() -> None:
         OSError(errno.EDQUOT, "Disk quota exceeded"),
         OSError(errno.EROFS, "Read-only file system", "out.jsonl"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        shutil.Error([("sft/a", "policy/a", "[Errno 28] No space left on device: 'policy/a'")]),
         MemoryError(),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
     ],

@@ -19,8 +19,10 @@ from safetensors.torch import load_file
 
 from text2grad import cli
 from text2grad.config import PRESETS, Config, load_config
+from text2grad.durable.run import CHECKPOINTS, RunOptions
+from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import plan_passes
-from text2grad.engines.trl.run import PPORun, refuse_rounded_steps
+from text2grad.engines.trl.run import PPORun, newest_checkpoint, refuse_rounded_steps
 from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
 from text2grad.page.report import build_report
@@ -106,6 +108,20 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert (whole / "samples.jsonl").read_text() == (cut / "samples.jsonl").read_text()
     weights = [load_file(place / "policy" / "model.safetensors") for place in (whole, cut)]
     assert all(float((weights[0][name] - weights[1][name]).abs().max()) < 1e-6 for name in weights[0])
+
+
+@pytest.mark.parametrize("content", [b"", b'{"identity": {}\xff'])
+def test_a_damaged_checkpoint_is_skipped(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2):
+        checkpoint = tmp_path / CHECKPOINTS / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / STATE).write_text('{"identity": {}}')
+    (checkpoint / STATE).write_bytes(content)
+    newest = newest_checkpoint(RunOptions(tmp_path, "ppo"), {})
+    assert newest is not None and newest.name == "checkpoint-1"
+    assert f"skipped the damaged checkpoint {checkpoint}" in capsys.readouterr().err
 
 
 def test_adapters_are_trained_and_resumed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, fail_together
 from text2grad.errors import UsageError, UserError, first_line
 from text2grad.feedback import Critic, Example
 from text2grad.json_text import to_json
+from text2grad.jsonl import whole_file
 from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -143,6 +144,8 @@ def lock_in_first_process(folder: Path) -> Iterator[None]:
 def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path | None:
     """Return the newest complete checkpoint of this run; with `restart` remove all and return None.
 
+    A damaged one is skipped and reported on stderr.
+
     Raises:
         UserError: the settings or inputs of the run changed.
     """
@@ -152,13 +155,23 @@ def newest_checkpoint(options: RunOptions, identity: Mapping[str, str]) -> Path 
             shutil.rmtree(folder, ignore_errors=True)
         return None
     steps = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*") if path.is_dir()}
-    complete = [path for _, path in sorted(steps.items()) if (path / STATE).is_file()]
-    if not complete:
-        return None
-    before = json.loads((complete[-1] / STATE).read_text(encoding="utf-8"))["identity"]
-    if options.resume != "force":
-        refuse_changed(options.folder, before, identity)
-    return complete[-1]
+    complete = (path for _, path in sorted(steps.items(), reverse=True) if (path / STATE).is_file())
+    for path in complete:
+        try:
+            before = read_state(path)["identity"]
+        except ValueError as error:
+            print(f"skipped the damaged checkpoint {path} ({error})", file=sys.stderr)
+            continue
+        if options.resume != "force":
+            refuse_changed(options.folder, before, identity)
+        return path
+    return None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Read our part of a checkpoint."""
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    return state
 
 
 class EngineRun(ABC, TrainerCallback):
@@ -219,7 +232,7 @@ class EngineRun(ABC, TrainerCallback):
 
     def resume(self, saved: Path) -> None:
         """Restore our part of a checkpoint."""
-        state = json.loads((saved / STATE).read_text(encoding="utf-8"))
+        state = read_state(saved)
         self.done = state["step"]
         self.restore(state)
         self.log.rewind(state["logs"], saved)
@@ -256,8 +269,8 @@ class EngineRun(ABC, TrainerCallback):
         if self.first:
             file = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
             ours = {**self.state(), "step": self.done, "identity": self.identity}
-            with report_disk_errors(file):
-                file.write_text(to_json({**ours, "logs": self.log.positions()}), encoding="utf-8")
+            with whole_file(file) as out:
+                out.write(to_json({**ours, "logs": self.log.positions()}))
 
     def finish(self) -> None:
         """Write the policy and remove the checkpoints, or exit if a signal stopped the run."""
