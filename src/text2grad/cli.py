@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(errors.EXIT_INTERRUPTED)
+    except BrokenPipeError:  # whatever read stdout, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(errors.EXIT_FAILED)
 
 
 def _skip_last_collection() -> None:

@@ -26,7 +26,7 @@ from span_cases import case, critique, word_span
 from text2grad.cli import main
 from text2grad.commands.console import split_overrides
 from text2grad.config import Config, dump_config, find_config, load_config
-from text2grad.errors import EXIT_BUDGET, UserError
+from text2grad.errors import EXIT_BUDGET, EXIT_FAILED, UserError
 from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.stages import Summary, inlined
 from text2grad.stages.paid import AnnotateOptions
@@ -267,6 +267,16 @@ def test_version_and_help_without_a_command() -> None:
     alone, asked = program(), program("--help")
     assert (alone.returncode, alone.stdout) == (0, asked.stdout)
     assert "text2grad doctor" in alone.stdout
+
+
+def test_output_that_nobody_reads_is_no_traceback() -> None:
+    """As when `head` has read its lines."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "text2grad.cli", "doctor"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (EXIT_FAILED, "")
 
 
 def cpu_seconds(*words: str) -> float:
