@@ -27,6 +27,8 @@ from text2grad.policy.settings import GenerationSettings
 from text2grad.sandbox import Runner
 
 TOKEN_IDS = "token_ids"
+Sampled = list[tuple[list[Any], str]]
+"""The sampled ids and the text of each response."""
 
 
 def sample(
@@ -34,7 +36,7 @@ def sample(
     examples: Sequence[Example],
     generation: GenerationSettings,
     environment: MakeEnvironment | None = None,
-) -> list[tuple[list[Any], str]]:
+) -> Sampled:
     """Sample one response per example, and report progress.
 
     Returns:

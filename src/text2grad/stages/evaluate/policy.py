@@ -34,6 +34,7 @@ from text2grad.policy.settings import GenerationSettings
 from text2grad.stages import Summary, inlined
 from text2grad.stages.critics import critic_factory
 from text2grad.stages.evaluate.answers import judge_against, judge_of_answers
+from text2grad.stages.evaluate.devices import DeviceSampler, find_devices
 from text2grad.stages.run_folder import (
     ANSWERS,
     BASE,
@@ -174,7 +175,8 @@ Figures = Callable[[Answers], dict[str, float]]
 class Exam:
     """An evaluation of policies on prompts, with greedy answers and `samples` answers per prompt.
 
-    With `validation` prompts, the best of `temperatures` is selected on them.
+    With `validation` prompts, the best of `temperatures` is selected on them. `sampler` replaces
+    `sample`.
     """
 
     prompts: Sequence[Example]
@@ -184,6 +186,7 @@ class Exam:
     seed: int
     temperatures: Sequence[float] = ()
     validation: Sequence[Example] = ()
+    sampler: DeviceSampler | None = None
 
     def answers(
         self, policy: Policy, temperature: float, samples: int, prompts: Sequence[Example] | None = None
@@ -192,7 +195,7 @@ class Exam:
         examples = [example for example in prompts or self.prompts for _ in range(samples)]
         generation = self.generation.model_copy(update={"temperature": temperature})
         environment = get_environment_factory(self.measure.task)
-        sampled = sample(policy, examples, generation, environment)
+        sampled = (self.sampler or sample)(policy, examples, generation, environment)
         texts = [text for _, text in sampled]
         triples = zip(examples, texts, self.measure(examples, texts), strict=True)
         rows = [{"id": example.id, "response": text, **row} for example, text, row in triples]
@@ -214,6 +217,8 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         heldout = heldout_prompts(task, config.evaluate.limit)
         others = _read_others(against, heldout)
         settings = config.evaluate
+        devices = find_devices(config.policy.device)
+        several = stack.enter_context(DeviceSampler(config, target, devices)) if len(devices) > 1 else None
         exam = Exam(
             heldout,
             TaskMeasure(task, factory.runner),
@@ -222,6 +227,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
             config.run.seed,
             settings.temperatures,
             validation_prompts(task, settings.validation) if settings.temperatures else (),
+            several,
         )
         policy = run.load_policy(target)
         critic = stack.enter_context(factory.heldout_critic())
