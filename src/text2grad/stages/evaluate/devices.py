@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Config
+from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.policy.episode import MakeEnvironment
@@ -41,11 +42,10 @@ class DeviceSampler:
 
     def __init__(self, config: Config, target: str, devices: Sequence[str]) -> None:
         self._pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in devices[1:]]
-        configs = [
-            with_values(config, {"policy.device": device, "run.seed": config.run.seed + rank})
-            for rank, device in enumerate(devices[1:], 1)
+        self._loaded = [
+            pool.submit(_load, with_values(config, {"policy.device": device}), target, config.run.seed + rank)
+            for rank, (pool, device) in enumerate(zip(self._pools, devices[1:], strict=True), 1)
         ]
-        self._loaded = [pool.submit(_load, ours, target) for pool, ours in zip(self._pools, configs, strict=True)]
 
     def __enter__(self) -> DeviceSampler:
         return self
@@ -67,18 +67,18 @@ class DeviceSampler:
             UserError: the policy does not fit on a device, or a process was killed.
         """
         count = len(self._pools) + 1
-        parts = [
-            pool.submit(_sample, examples[rank::count], generation) for rank, pool in enumerate(self._pools, 1)
-        ]
         answers: list[Any] = [None] * len(examples)
-        answers[::count] = sample(policy, examples[::count], generation, environment)
         try:
+            parts = [
+                pool.submit(_sample, examples[rank::count], generation) for rank, pool in enumerate(self._pools, 1)
+            ]
+            answers[::count] = sample(policy, examples[::count], generation, environment)
             for rank, (loaded, part) in enumerate(zip(self._loaded, parts, strict=True), 1):
                 loaded.result()
                 answers[rank::count] = part.result()
         except BrokenProcessPool as error:
             cure = "CUDA_VISIBLE_DEVICES=0 samples in one process"
-            raise UserError(f"the process that samples on device {rank} was killed", cure) from error
+            raise UserError("a process that samples on another device was killed", cure) from error
         return answers
 
 
@@ -87,9 +87,10 @@ class DeviceSampler:
 _POLICY: list[tuple[Policy, MakeEnvironment | None]] = []
 
 
-def _load(config: Config, target: str) -> None:
-    run = prepare(config)
+def _load(config: Config, target: str, seed: int) -> None:
+    run = prepare(config)  # with the seed of all, from which a tiny model is made
     _POLICY.append((run.load_policy(target), get_environment_factory(run.task())))
+    seed_everything(seed)
 
 
 def _sample(examples: Sequence[Example], generation: GenerationSettings) -> Sampled:

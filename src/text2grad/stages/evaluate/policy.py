@@ -218,7 +218,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
         others = _read_others(against, heldout)
         settings = config.evaluate
         devices = find_devices(config.policy.device)
-        several = stack.enter_context(DeviceSampler(config, target, devices)) if len(devices) > 1 else None
+        sampler = stack.enter_context(DeviceSampler(config, target, devices)) if len(devices) > 1 else None
         exam = Exam(
             heldout,
             TaskMeasure(task, factory.runner),
@@ -227,7 +227,7 @@ def run_evaluate(config: Config, target: str, against: str | None = None) -> Pol
             config.run.seed,
             settings.temperatures,
             validation_prompts(task, settings.validation) if settings.temperatures else (),
-            several,
+            sampler,
         )
         policy = run.load_policy(target)
         critic = stack.enter_context(factory.heldout_critic())
