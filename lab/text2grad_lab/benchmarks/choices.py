@@ -88,7 +88,7 @@ def _likelihoods(
     named = [(example.id, [*a, *b]) for example, pairs in zip(examples, encoded, strict=True) for a, b in pairs]
     check_lengths(named, policy.context, 0)
     likelihoods: dict[int, list[float]] = {}
-    with policy.evaluating(), policy.reader.sharing(policy.model):
+    with policy.evaluating():
         for batch_indices in _in_batches(encoded, batch_size):
             pairs = [pair for i in batch_indices for pair in encoded[i]]
             batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])

@@ -152,15 +152,15 @@ def _prefill(
 ) -> tuple[Tensor, Tensor, Tensor, list[float] | list[None]]:
     """Read N prompts into an empty cache, one row each.
 
-    In half precision equal prompts are read once, and common prefixes of different prompts too if
-    the model allows it; only rounding changes. The rows of the cache are then repeated.
+    Equal prompts are read once, and common prefixes of different prompts too if the model allows
+    it, which changes only the rounding. The rows of the cache are then repeated.
 
     Returns:
         Logits (N, V) of the first tokens of the answers, the attention mask (N, P), the positions
         (N, 1 or more) of the last tokens, and the verdicts.
     """
     can_expand, head = can_drop_rows(cache), policy.score_head
-    distinct = list(dict.fromkeys(prompts)) if policy.reader.half_precision and can_expand else list(prompts)
+    distinct = list(dict.fromkeys(prompts)) if can_expand else list(prompts)
     shared = share_prefixes(distinct) if policy.reader.shares_prompts and can_expand else None
     ids, attention, positions = _pad_prompts(policy, shared.prefixes if shared else distinct)
     if shared:

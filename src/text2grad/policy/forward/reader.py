@@ -42,15 +42,15 @@ class Reading(NamedTuple):
 class Reader:
     """Runs a model, or copies of it, on batches: split if possible, else by its own forward.
 
-    In half precision equal prompts of a batch are read once if the model allows it, and the weights
-    of a plain linear head are part of the view. In float32 results equal the model's bit for bit.
+    Equal prompts of a batch are read once if the model allows it, which changes only the rounding.
+    In half precision the weights of a plain linear head are part of the view.
     """
 
     def __init__(self, model: Any) -> None:
         self.is_split = can_split(model)
-        self.half_precision = self.is_split and model.dtype in (torch.float16, torch.bfloat16)
-        self.shares_prompts = self.half_precision and can_share(model, partial(hidden_states, model))
-        self.linear = self.half_precision and _head_is_linear(model)
+        self.shares_prompts = self.is_split and can_share(model, partial(hidden_states, model))
+        half_precision = model.dtype in (torch.float16, torch.bfloat16)
+        self.linear = self.is_split and half_precision and _head_is_linear(model)
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, all_layers: bool = False) -> Reading:
@@ -78,16 +78,6 @@ class Reader:
         head = partial(compute_logits, model)
         weight = model.get_output_embeddings().weight if self.linear else None  # (V, H)
         return Reading(hidden, LazyLogits(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
-
-    @contextmanager
-    def sharing(self, model: Any) -> Iterator[None]:
-        """Read equal prompts once in float32 too, where exact equality does not matter."""
-        before = self.shares_prompts
-        self.shares_prompts = before or (self.is_split and can_share(model, partial(hidden_states, model)))
-        try:
-            yield
-        finally:
-            self.shares_prompts = before
 
 
 def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:
