@@ -263,8 +263,8 @@ def tuning_works(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
     """Return the works of a tuning seed: every method with a rate, at each factor."""
     tuned = tunable(methods)
     ordered = works_of(tuned)
-    for method, work in tuned.items():
-        for factor in factors:
+    for factor in factors:  # all methods try a factor before the next, which keeps a tuning fair that is stopped
+        for method, work in tuned.items():
             name = run_name(method, factor)
             words = tuple(name if word == method else word for word in work.words)
             ordered[name] = replace(work, words=words, factor=factor)

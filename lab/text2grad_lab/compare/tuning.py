@@ -20,7 +20,7 @@ from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import Methods, run_name, tunable, tuning_works
 from text2grad_lab.compare.seeds import Seed, run_parallel
 
-FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
+FACTORS = (1.0, 2.0, 0.5, 0.25, 4.0)
 """Factors on a rate, in the order of the tries."""
 TUNING_SEED_OFFSET = 100
 """The difference between the first reported seed and the default tuning seed."""
