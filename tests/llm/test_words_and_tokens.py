@@ -62,7 +62,6 @@ def test_questions_that_begin_alike_are_answered_as_they_are_alone(
     torch.nn.init.normal_(policy.score_head.map.weight, std=0.02)  # type: ignore[union-attr]
     greedy = GenerationSettings(max_new_tokens=10, temperature=0.0)
     alone = [generate(policy, [each], greedy)[0] for each in asked]
-    policy.reader.half_precision = policy.reader.shares_prompts = True
     together = generate(policy, asked, greedy)
     verdicts = [sample.verdict for sample in alone]
     assert [sample.verdict for sample in together] == pytest.approx(verdicts, abs=0.05)

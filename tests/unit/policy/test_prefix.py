@@ -80,9 +80,10 @@ def answered(policy: Policy) -> list[Tensor]:
 
 
 def test_shared_prompts_give_what_prompts_apart_give(policy: Policy) -> None:
-    apart = answered(policy)
-    policy.reader.shares_prompts = True
+    assert policy.reader.shares_prompts
     shared = answered(policy)
+    policy.reader.shares_prompts = False
+    apart = answered(policy)
     for found, expected in zip(shared, apart, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert float(torch.cosine_similarity(shared[3], apart[3], dim=0)) >= 0.9999
@@ -163,18 +164,18 @@ def test_sampling_reads_equal_prompts_and_common_beginnings_once(
     torch.manual_seed(0)
     policy = Policy(AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval(), tokenizer)
     torch.nn.init.normal_(add_head(policy, "score_head").map.weight, std=0.1)
-    apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    draws = random_numbers(7)
+    apart = [
+        generate(policy, [prompt], SAMPLED, draws=row[None])[0] for prompt, row in zip(ALIKE, draws, strict=True)
+    ]
     assert len({round(each.verdict or 0.0, 3) for each in apart}) == 6
     shapes = reads(policy)
-    policy.reader.half_precision = True
-    assert [each.ids for each in generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))] == [
-        e.ids for e in apart
-    ]
-    assert shapes[:2] == [(6, len(ALIKE[2])), (7, 1)]
-    shapes.clear()
-    policy.reader.shares_prompts = True
-    shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    shared = generate(policy, ALIKE, SAMPLED, draws=draws)
     assert shapes[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
+    shapes.clear()
+    policy.reader.shares_prompts = False
+    assert [each.ids for each in generate(policy, ALIKE, SAMPLED, draws=draws)] == [each.ids for each in apart]
+    assert shapes[:2] == [(6, len(ALIKE[2])), (7, 1)]
     assert [each.ids for each in shared] == [each.ids for each in apart]
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-4)
     assert len({tuple(each.ids) for each in generate(policy, [LONG] * 5, SAMPLED)}) == 5

@@ -336,11 +336,9 @@ def test_the_score_is_taught_once(policy: Policy) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype) -> None:
-    """In half precision, too, where a prompt is read once for all of its answers, and the longest
-    comes first."""
+    """A prompt is read once for all of its answers, and the longest comes first."""
     model = Policy(policy.model.to(dtype), policy.tokenizer)
     linear = learned_head(model, "score_head")
-    assert model.reader.half_precision == (dtype == torch.bfloat16)
     prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
     samples = generate(model, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
     with torch.no_grad():

@@ -145,6 +145,7 @@ def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
     others = [
         asked[0].model_copy(update={"id": id, "reference": text}) for id, text in (("a", ""), ("b", "x y " * 200))
     ]
+    capsys.readouterr()  # transformers' progress bars
     monkeypatch.setattr(sft, "sample", lambda _, each, *__: [([], f" {one.reference}\n") for one in each])
     assert sft.match_references(policy, config.generation, [*others, *asked]) == [True] * sft.MOST_PROMPTS
     assert capsys.readouterr().err == (
