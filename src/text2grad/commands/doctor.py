@@ -77,7 +77,7 @@ def check_precision() -> Check:
     import torch
 
     without_bfloat16 = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
-    cure = "set policy.dtype float32: this GPU has no bfloat16" if without_bfloat16 else ""
+    cure = "set policy.dtype auto or float32: this GPU has no bfloat16" if without_bfloat16 else ""
     return Check("precision", not cure, detail, cure)
 
 

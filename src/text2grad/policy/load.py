@@ -58,6 +58,7 @@ def load_policy(settings: PolicySettings) -> Policy:
             or the device does not exist.
     """
     device, folder = choose_device(settings.device), Path(settings.model)
+    settings = settings.model_copy(update={"dtype": choose_dtype(settings.dtype, device)})
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model, exact = _model_to_train("model", settings.model, settings)
     refuse_other_vocabulary(settings.model, tokenizer, model)
@@ -89,7 +90,7 @@ def load_frozen(settings: PolicySettings) -> Policy:
     """
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
-    model = load_model(settings.model, settings.dtype)
+    model = load_model(settings.model, choose_dtype(settings.dtype, device))
     refuse_other_vocabulary(settings.model, tokenizer, model)
     policy = Policy(model.to(device), tokenizer)
     load_heads(policy, Path(settings.model))
@@ -123,7 +124,7 @@ def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any
         _refuse_other_shape(Path(name), settings.lora)
         return load_model(name, settings.dtype, settings.lora), {}
     model = load_model(name, "auto")
-    dtype = model.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    dtype = getattr(torch, settings.dtype)
     exact = {}
     for layer_name, layer, _ in merge_layers(model):
         if dtype != torch.float32:
@@ -162,7 +163,8 @@ def _adapter_config(folder: Path) -> dict[str, Any]:
 def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     """Load the model of a folder or hub name; pickled weights are refused, as they can run code.
 
-    With `lora` an adapter is trained, with its dropout; without, an adapter is frozen.
+    `dtype` is a type of torch, or auto for that of the saved weights. With `lora` an adapter is
+    trained, with its dropout; without, an adapter is frozen.
 
     Raises:
         UserError: the model is missing or damaged, or its adapter does not fit its base.
@@ -317,3 +319,18 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"no device {name!r} on this machine", "set policy.device to auto or cpu")
     return device
+
+
+def choose_dtype(name: str, device: torch.device) -> str:
+    """Return a type of weights; `auto` is bfloat16 if the device computes in it, else float32.
+
+    A CPU without instructions for bfloat16 emulates it, ten times as slowly as float32.
+    """
+    if name != "auto":
+        return name
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = device.type == "cpu" and torch.backends.mkldnn.is_available()
+        native = native and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "bfloat16" if native else "float32"

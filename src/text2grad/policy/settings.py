@@ -41,7 +41,8 @@ class PolicySettings(Settings):
     )
     lora: LoraSettings | None = Field(default=None, description="train adapters; null: train all weights")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="float32", description="type of the weights; auto: as saved"
+        default="float32",
+        description="type of the weights; auto: bfloat16 if the device computes in it, else float32",
     )
     device: str = Field(default="auto", description="device of torch; auto: a GPU if there is one")
     chat_template: str | None = Field(

@@ -14,7 +14,7 @@ from torch import Tensor
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.policy.files.save import write_policy
-from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.load import choose_dtype, load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.optimizers import clip_gradient, make_optimizers
@@ -38,6 +38,29 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path, dtype: str = "bfloat16", **more: Any) -> Policy:
     return load_policy(PolicySettings.model_validate({"model": str(folder), "dtype": dtype, **more}))
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "native", "expected"),
+    [
+        (False, True, "bfloat16"),
+        (False, False, "float32"),
+        (True, True, "bfloat16"),
+        (True, False, "float32"),
+    ],
+)
+def test_auto_is_bfloat16_where_the_device_computes_in_it(
+    on_gpu: bool, native: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: native and not on_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native and on_gpu)
+    assert choose_dtype("auto", torch.device("cuda" if on_gpu else "cpu")) == expected
+
+
+def test_auto_is_the_type_of_loaded_weights(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The saved weights are in bfloat16, which this device does not compute in."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert {weight.dtype for weight in load(base, "auto", device="cpu").parameters()} == {torch.float32}
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[Tensor]:

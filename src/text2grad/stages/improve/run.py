@@ -148,11 +148,11 @@ def machine_speed(config: Config) -> float:
     import torch
 
     from text2grad.durable.machine import derive_threads
-    from text2grad.policy.load import choose_device
+    from text2grad.policy.load import choose_device, choose_dtype
 
     torch.set_num_threads(config.run.threads or derive_threads()[0])
-    dtype = getattr(torch, "float32" if config.policy.dtype == "auto" else config.policy.dtype)
     device = choose_device(config.policy.device)
+    dtype = getattr(torch, choose_dtype(config.policy.dtype, device))
     features = torch.ones(512, 576, dtype=dtype, device=device)
     weights = torch.ones(576, 1536, dtype=dtype, device=device)
     (features @ weights).sum().item()
