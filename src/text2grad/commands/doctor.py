@@ -111,7 +111,7 @@ def check_model(folder: Path) -> Check:
     if size > total_memory() / 2e9:
         return Check("model", True, f"{size:.2f} GB; not loaded: more than half of this machine's memory")
     try:
-        policy = load_frozen(PolicySettings(model=str(folder), dtype="auto", device="cpu"))
+        policy = load_frozen(PolicySettings(model=str(folder), dtype="bfloat16", device="cpu"))
     except UserError as error:
         return Check("model", False, error.problem, error.cure)
     return Check("model", True, f"{policy.model.config.model_type}, {size:.2f} GB, {len(policy.tokenizer)} tokens")

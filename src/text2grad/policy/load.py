@@ -331,6 +331,6 @@ def choose_dtype(name: str, device: torch.device) -> str:
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        native = device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        native = native and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        has_mkldnn = device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        native = has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return "bfloat16" if native else "float32"
