@@ -1,5 +1,5 @@
-"""A real language model: SmolLM2-135M-Instruct, Q4_1-dequantised, in bfloat16. `make test-llm` runs
-this folder.
+"""A real language model: SmolLM2-135M-Instruct, Q4_1-dequantised, in bfloat16 where the processor
+computes in it. `make test-llm` runs this folder.
 
 Where its wheel cannot be had the tests are skipped; a wheel that is not the published one fails
 them.
@@ -30,4 +30,4 @@ def folder() -> str:
 @pytest.fixture(scope="session")
 def policy(folder: str) -> Policy:
     """Shared by the tests of a process: do not train it."""
-    return load_policy(PolicySettings(model=folder, dtype="bfloat16", device="cpu"))
+    return load_policy(PolicySettings(model=folder, dtype="auto", device="cpu"))

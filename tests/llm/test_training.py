@@ -1,4 +1,4 @@
-"""Ratios, grounded critiques, PPO and merging on the real model in bfloat16."""
+"""Ratios, grounded critiques, PPO and merging on the real model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXAMPLES = [
 
 def adapted(folder: str) -> Policy:
     torch.manual_seed(0)
-    return load_policy(PolicySettings(model=folder, dtype="bfloat16", device="cpu", lora=LORA))
+    return load_policy(PolicySettings(model=folder, dtype="auto", device="cpu", lora=LORA))
 
 
 def test_the_first_ratio_is_one(folder: str) -> None:

@@ -22,6 +22,7 @@ from text2grad.align.trajectory import Trajectory
 from text2grad.cli import main
 from text2grad.feedback import Example, Message
 from text2grad.plugins.landing import Case, Row, check_landing, landing_cases
+from text2grad.policy.load import choose_dtype
 from text2grad.policy.model import Policy
 
 EXAMPLE = Example(id="a", prompt=(Message(role="user", content="How far?"),))
@@ -69,10 +70,11 @@ def trainer_of(folder: str, out: Path, rollout: Any = None, **args: Any) -> Any:
     from text2grad.plugins.trl import TokenCreditTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    dtype = choose_dtype("auto", torch.device("cpu"))
     common = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
     return TokenCreditTrainer(
         credit=TokenCredit(ShortWords(), tokenizer),
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16),
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=dtype),
         peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"),
         args=trl.GRPOConfig(
             output_dir=str(out), **common, **{"beta": 0.0, "max_completion_length": 12, "logging_steps": 1, **args}
