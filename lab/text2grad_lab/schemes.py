@@ -17,3 +17,10 @@ def verdict_signs(critique: Critique, aligned: Aligned, settings: CreditSettings
     spans = [span.model_copy(update={"label": sign}) for span in critique.spans if span.label and sign]
     signed = critique.model_copy(update={"spans": tuple(spans)})
     return credit(signed, aligned, settings.model_copy(update={"scheme": "spans"}))
+
+
+def poor_spans(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """Pay the poor spans and the verdict; praise earns nothing."""
+    spans = tuple(span for span in critique.spans if span.label < 0)
+    poor = critique.model_copy(update={"spans": spans})
+    return credit(poor, aligned, settings.model_copy(update={"scheme": "spans"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from text2grad.config import Config, find_config, load_config
 from text2grad.critics.table import spec_of
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span
 from text2grad.jsonl import read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
@@ -19,7 +21,7 @@ from text2grad.stages.reward_model.corrections import corrections
 from text2grad.stages.reward_model.data import reward_data
 from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import TaskSettings, feedback_split, load_task
-from text2grad_lab.experiments import annotation, credit_signs, own_data, tastes
+from text2grad_lab.experiments import agreement, annotation, credit_signs, own_data, tastes
 from text2grad_lab.experiments.options import recipe_of, refuse_other_recipe
 from text2grad_lab.paper import dense_cost
 
@@ -98,6 +100,29 @@ def test_noise_changes_spans_but_not_critiques(tmp_path: Path) -> None:
     assert list(read_jsonl(tmp_path / "moved.jsonl", Feedback)) == moved  # every span still quotes its response
     assert {span.text for row in moved for span in row.spans} != {"a + b"}
     assert annotation.training_records("clean", records, seed=0) == records
+
+
+@pytest.mark.parametrize(("arm", "kinds"), [("kinds_50", 2), ("records_50", 4)])
+def test_half_of_the_kinds_is_as_many_records_as_half_of_all(arm: str, kinds: int) -> None:
+    records = [record(n // 2, "a", "a").model_copy(update={"meta": {"kind": n // 2 % 4}}) for n in range(48)]
+    fewer = annotation.training_records(arm, records, seed=0)
+    assert len(fewer) == 24 and {count for count in Counter(row.id for row in fewer).values()} == {2}
+    assert len({row.meta["kind"] for row in fewer}) == kinds
+    assert annotation.altered_share(records, fewer) == 0.5
+
+
+def test_two_reward_models_agree_on_what_both_mark_alike(tmp_path: Path) -> None:
+    gold = record(0, "good poor", "poor")
+    said = {"a": gold, "b": record(0, "good poor", "good poor")}
+    for name, judged in said.items():
+        write_jsonl(tmp_path / name / "evaluation" / "reward_model.said.jsonl", [judged])
+        write_jsonl(tmp_path / name / "feedback_heldout.jsonl", [gold])
+    found = agreement.compare(tmp_path / "b", tmp_path / "a")
+    assert found["both"] == found["second"] and found["second"]["poor_f1"] == 1
+    assert found["first"]["poor_precision"] == round(4 / 9, 4)
+    write_jsonl(tmp_path / "b" / "evaluation" / "reward_model.said.jsonl", [record(0, "poor", "poor")])
+    with pytest.raises(UserError, match="did not judge the same answers"):
+        agreement.compare(tmp_path / "a", tmp_path / "b")
 
 
 def test_irrelevant_critiques_keep_only_quotes_of_the_response(

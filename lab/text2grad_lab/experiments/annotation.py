@@ -13,7 +13,13 @@ which is measured on unchanged held-out records:
                       failing tests, and blames the line of a traceback or the complete program
     teacher_one_test  a weaker teacher runs only the first test, and praises answers that pass it
 
-Other kinds of noise are those of `misled_critic`. --task names another preset, whose scores
+Other kinds of noise are those of `misled_critic`. `--kinds kinds records --shares 0.5` compares two
+arms with as many records each, for a task whose prompts have kinds:
+
+    kinds_50          the records of 50 % of the kinds
+    records_50        the records of 50 % of the prompts, of all kinds
+
+--task names another preset, whose scores
 --measure names; it needs --teachers without values. Arms in --policies also train two policies
 against that reward model, text2grad and scalar PPO, for --steps steps. Rows in --out/results.jsonl
 with the same settings are not computed again.
@@ -35,7 +41,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -68,6 +75,8 @@ from text2grad_lab.experiments.options import (
 
 CLEAN, SFT, TEACHER = "clean", "sft", "teacher_"
 KINDS, SHARES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2)
+FEWER = ("kinds", "records")
+ALL_KINDS = (*KINDS, *misled_critic.KINDS, *FEWER)
 RATES = {name: name for name in ("good_f1", "poor_f1", "poor_precision", "poor_recall", "unmatched", "unreadable")}
 RATES["wrong_sign"] = "wrong_sign_rate"
 TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
@@ -88,7 +97,7 @@ def options() -> argparse.Namespace:
     parser = experiment_parser(__doc__, "annotation")
     parser.add_argument("--task", default="demo")
     parser.add_argument("--measure", default="pass")
-    parser.add_argument("--kinds", nargs="*", choices=(*KINDS, *misled_critic.KINDS), default=KINDS)
+    parser.add_argument("--kinds", nargs="*", choices=ALL_KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--teachers", nargs="*", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
@@ -111,9 +120,8 @@ def write_noisy_records(source: str, arm: str, target: str, seed: int) -> None:
         SystemExit: there is no such arm, or the file has no records.
     """
     kind, _, percent = arm.partition("_")
-    kinds = (*KINDS, *misled_critic.KINDS)
-    if kind not in kinds or not percent.isdecimal():
-        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(kinds)}, and a percentage: flip_10)")
+    if kind not in ALL_KINDS or not percent.isdecimal():
+        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(ALL_KINDS)}, and a percentage: flip_10)")
     try:
         write_jsonl(Path(target), training_records(arm, list(read_jsonl(Path(source), Feedback)), seed))
     except UserError as error:
@@ -218,8 +226,28 @@ def training_records(arm: str, records: Sequence[Feedback], seed: int) -> list[F
         return [misleading.record(record) for record in records]
     if kind == "irrelevant":
         return swap_critiques(records, share, seed)
+    if kind in FEWER:
+        return fewer_records(kind, records, share, seed)
     noise = NoiseSettings.model_validate({"kind": kind, "share": share})
     return [record.model_copy(update={"spans": tuple(noisy_spans(record, noise, seed))}) for record in records]
+
+
+def fewer_records(what: str, records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
+    """Return the records of a share of the kinds, or of a share of the prompts of each kind."""
+    prompts: dict[str, set[str]] = {}
+    for record in records:
+        prompts.setdefault(record.meta["kind"], set()).add(record.id)
+    rng = random.Random(f"{seed}/{what}")
+
+    def part(names: Iterable[str]) -> list[str]:
+        ordered = sorted(names)
+        return rng.sample(ordered, round(share * len(ordered)))
+
+    if what == "kinds":
+        chosen = set(part(prompts))
+        return [record for record in records if record.meta["kind"] in chosen]
+    chosen = {prompt for ids in prompts.values() for prompt in part(ids)}
+    return [record for record in records if record.id in chosen]
 
 
 def swap_critiques(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
@@ -250,9 +278,9 @@ def with_other_critique(record: Feedback, candidates: Sequence[Feedback], rng: r
 
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
-    """Return the share of the records whose answer or judgement an arm changed."""
-    changed = sum(_content(old) != _content(new) for old, new in zip(before, after, strict=True))
-    return round(changed / len(before), 4)
+    """Return the share of the records that an arm removed, or whose content it changed."""
+    unchanged = Counter(map(_content, before)) & Counter(map(_content, after))
+    return round(1 - unchanged.total() / len(before), 4)
 
 
 def _content(record: Feedback) -> tuple[object, ...]:
