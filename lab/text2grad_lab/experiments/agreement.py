@@ -71,8 +71,12 @@ def spans_of(labels: list[int], text: str) -> Iterator[Span]:
 
 
 def rates(gold: dict[str, Feedback], judged: dict[str, Feedback]) -> dict[str, float]:
-    judgements = [(record.judgement(), judged[id].judgement(), characters(record)) for id, record in gold.items()]
-    cases = [SpanCase(*case) for case in judgements if isinstance(case[0], Critique)]
+    judgements = {id: record.judgement() for id, record in gold.items()}
+    cases = [
+        SpanCase(critique, judged[id].judgement(), characters(gold[id]))
+        for id, critique in judgements.items()
+        if isinstance(critique, Critique)
+    ]
     report = span_report(cases)
     return {name: round(report[name], 4) for name in RATES}
 
