@@ -128,3 +128,10 @@ def test_turn_end_rewards_the_last_token_of_each_turn() -> None:
     assert result.word_rewards.tolist() == [0, 0, 1, 0, -1, 0, 0, 0, -1]
     assert (result.verdict, result.group_score, result.labelled) == (1.0, 1.0, 3)
     assert credit(critique(TEXT, good=("red",)), words(TEXT), settings).delta.tolist() == [0] * 8 + [1]
+
+
+def test_turn_tokens_rewards_every_token_of_a_turn_alike() -> None:
+    aligned = replace(words(TEXT), turn_ends=(3, 5, 7, 9))
+    case = critique(TEXT, good=("quick", "red fox"), poor=("fox", "dog"), score=0.5)
+    result = credit(case, aligned, CreditSettings(scheme=SCHEMES + "turn_tokens"))
+    assert result.word_rewards.tolist() == [1, 1, 1, -1, -1, 0, 0, -1, -1]

@@ -2,8 +2,8 @@
 
 `dense_labels` rewards each token with its label (the dense reward of the paper's Tables 2 and 11),
 `step_end` the last token of each span (PRM-PPO, appendix N), `turn_end` the last token of each turn
-of an agent. `linear_decay`, `token_importance` and `nouns_verbs` weigh the tokens within a span
-(appendix I.1).
+of an agent, `turn_tokens` every token of it. `linear_decay`, `token_importance` and `nouns_verbs`
+weigh the tokens within a span (appendix I.1).
 """
 
 from __future__ import annotations
@@ -58,17 +58,18 @@ def _last(members: Flags) -> Flags:
     return np.asarray(members & (after == 1))
 
 
-def _turn_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """Reward the last token of a turn: -1 if the turn has a poor span, +1 if it has only good ones.
+def _turn_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool) -> Credit:
+    """Reward each token of a turn: -1 if the turn has a poor span, +1 if it has only good ones.
 
-    The verdict is paid as with spans.
+    With `ends` only the last token of the turn has the number. The verdict is paid as with spans.
     """
     members, labels = membership(critique.spans, aligned), span_labels(critique.spans)
     good, poor = (np.asarray(members[labels * sign > 0].any(axis=0)) for sign in (1, -1))  # (T,)
     numbers = np.zeros(len(aligned), dtype=np.float32)
     for start, end in pairwise((0, *(aligned.turn_ends or (len(aligned),)))):
         if start < end:
-            numbers[end - 1] = -1 if poor[start:end].any() else good[start:end].any()
+            number = -1 if poor[start:end].any() else good[start:end].any()
+            numbers[end - 1 if ends else start : end] = number
     verdict = span_credit(critique.model_copy(update={"spans": ()}), aligned, settings)
     return replace(verdict, delta=verdict.delta + numbers, labelled=int(np.count_nonzero(numbers)))
 
@@ -146,8 +147,10 @@ dense_labels = CreditScheme(_label_credit)
 """A label per token, for a critic that labels tokens."""
 step_end = CreditScheme(partial(_label_credit, ends=True))
 """The label of a span at its last token, for a critic that labels steps."""
-turn_end = CreditScheme(_turn_credit)
+turn_end = CreditScheme(partial(_turn_credit, ends=True))
 """One number for each turn at its last token, from the spans in the turn."""
+turn_tokens = CreditScheme(partial(_turn_credit, ends=False))
+"""The same number at every token of the turn."""
 linear_decay = CreditScheme(partial(span_credit, token_weights=_decay))
 """Spans whose tokens weigh less from the first to the last."""
 token_importance = CreditScheme(
