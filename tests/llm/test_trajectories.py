@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_training import ShortWords
 
@@ -49,16 +49,23 @@ def between(policy: Policy, said: str) -> list[int]:
     return ids_of(policy, after[len(before) :])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.fixture(scope="module")
+def table(policy: Policy) -> TokenTable:
+    return TokenTable(policy.tokenizer)
+
+
+@settings(deadline=None)
 @given(data=st.data())
-def test_paid_are_the_policys_own_words_in_its_template(data: st.DataObject, policy: Policy) -> None:
+def test_paid_are_the_policys_own_words_in_its_template(
+    data: st.DataObject, policy: Policy, table: TokenTable
+) -> None:
     ids, mask = [], []
     for said in data.draw(st.lists(WORDS, min_size=1, max_size=3)):
         own = [*ids_of(policy, data.draw(WORDS)), policy.tokenizer.eos_token_id]
         other = between(policy, said)
         ids, mask = [*ids, *own, *other], [*mask, *[1] * len(own), *[0] * len(other)]
     cut = data.draw(st.integers(1, len(ids)))  # the last turn may be truncated
-    check_paid(data, TokenTable(policy.tokenizer), Trajectory(EXAMPLE, ids[:cut], mask[:cut]))
+    check_paid(data, table, Trajectory(EXAMPLE, ids[:cut], mask[:cut]))
 
 
 def trainer_of(folder: str, out: Path, rollout: Any = None, **args: Any) -> Any:
