@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback
 
-from text2grad.align import TokenTable
+from text2grad.align import get_table
 from text2grad.config import Config
 from text2grad.feedback import Critic, Critique, Example, get_judgements
 from text2grad.policy.encode import encode_prompts
@@ -67,7 +67,7 @@ class Rollouts:
     def judged(self, rows: Sequence[dict[str, Any]]) -> list[Sample]:
         """Sample an answer for each row; write its verdict, and feedback if it failed, to it."""
         examples = [self.examples[row["id"]] for row in rows]
-        samples, table = self.sample(examples), TokenTable(self.policy.tokenizer)
+        samples, table = self.sample(examples), get_table(self.policy.tokenizer)
         texts = [decode_sample(table, *pair)[0] for pair in zip(examples, samples, strict=True)]
         for row, judgement in zip(rows, get_judgements(self.critic, examples, texts), strict=True):
             score = judgement.score if isinstance(judgement, Critique) else None

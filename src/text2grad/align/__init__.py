@@ -16,7 +16,7 @@ from text2grad.align.credit import (
     score_intervals,
     token_labels,
 )
-from text2grad.align.tokens import Aligned, TokenTable
+from text2grad.align.tokens import Aligned, TokenTable, get_table
 
 __all__ = [
     "Aligned",
@@ -25,6 +25,7 @@ __all__ = [
     "CreditSettings",
     "TokenTable",
     "credit",
+    "get_table",
     "require_score",
     "score_intervals",
     "token_labels",

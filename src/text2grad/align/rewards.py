@@ -11,16 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align.credit import Credit, CreditSettings, credit, require_score
 from text2grad.align.critic_queue import CriticFunction, CriticQueue, Question
-from text2grad.align.pieces import is_rust_tokenizer
-from text2grad.align.tokens import Aligned, Offsets, TokenTable
+from text2grad.align.tokens import Aligned, Offsets, TokenTable, get_table
 from text2grad.align.trajectory import ForeignIdsError, PolicyTokens, Trajectory, read_policy_tokens
 from text2grad.errors import CritiquesFailed, UserError
 from text2grad.feedback import (
@@ -369,21 +367,6 @@ def _refuse_edited(recorded: str, sampled: str) -> None:
     raise _wrong_text_error(
         f"the ids read {_shorten(ours[index])}{turn}, the record's response is {_shorten(theirs[index])}"
     )
-
-
-def get_table(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
-    """Return the table of a tokenizer, from a cache if no token was added since; pass tables on."""
-    if isinstance(tokenizer, TokenTable):
-        return tokenizer
-    sized: Any = tokenizer
-    size = sized.get_vocab_size() if is_rust_tokenizer(tokenizer) else len(sized)
-    return _make_table(tokenizer, size)
-
-
-@lru_cache(maxsize=4)
-def _make_table(tokenizer: AnyTokenizer, size: int) -> TokenTable:
-    """Make a table; `size` is part of the key because tokens may be added to a tokenizer later."""
-    return TokenTable(tokenizer)
 
 
 def _credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align.pieces import byte_pieces, decode_verbatim, spaced_pieces, special_ids
+from text2grad.align.pieces import byte_pieces, decode_verbatim, is_rust_tokenizer, spaced_pieces, special_ids
 from text2grad.feedback import Transcript
 
 if TYPE_CHECKING:
@@ -143,6 +143,21 @@ class TokenTable:
         mapping = encode(return_offsets_mapping=True)
         offsets = np.array(mapping["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return Aligned.of(text, offsets[:, 0], offsets[:, 1])
+
+
+def get_table(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
+    """Return the table of a tokenizer, from a cache if no token was added since; pass tables on."""
+    if isinstance(tokenizer, TokenTable):
+        return tokenizer
+    sized: Any = tokenizer
+    size = sized.get_vocab_size() if is_rust_tokenizer(tokenizer) else len(sized)
+    return _make_table(tokenizer, size)
+
+
+@lru_cache(maxsize=4)
+def _make_table(tokenizer: AnyTokenizer, size: int) -> TokenTable:
+    """Make a table; `size` is part of the key because tokens may be added to a tokenizer later."""
+    return TokenTable(tokenizer)
 
 
 def _piece_edges(piece: bytes) -> tuple[int, int, int, int]:

@@ -20,9 +20,8 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings, TokenTable, get_table
 from text2grad.align.critic_queue import CriticQueue
-from text2grad.align.rewards import get_table
 from text2grad.durable.log import LOGS, append_line, truncate_log
 from text2grad.engines.experience import JudgedAnswer, JudgedTrajectory, lost_trajectory, score_trajectories
 from text2grad.engines.verl import NAME, PROBLEM

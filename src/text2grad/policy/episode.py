@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from text2grad.align import Aligned, TokenTable
+from text2grad.align import Aligned, TokenTable, get_table
 from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Environment, Example, Message, turns_of
@@ -98,13 +98,12 @@ def encode_turns(
     """
     turns = turns_of(response)
     words = [response[turn.start : turn.end] for turn in turns]
-    table = TokenTable(tokenizer) if sampled else None
     dialogue = Dialogue(tokenizer, prompt, turns[0].messages)
     for number, turn in enumerate(turns):
         if number:
             dialogue.add_answer(words[number - 1], turn.messages)
         recorded = list(sampled[number]) if number < len(sampled) else []
-        is_valid = recorded and table is not None and table.align(recorded).text == words[number]
+        is_valid = recorded and get_table(tokenizer).align(recorded).text == words[number]
         dialogue.add_turn(recorded if is_valid else encode_target(tokenizer, words[number]))
     return dialogue
 
@@ -182,7 +181,7 @@ def play(
             them.
         NotFinite: see `generate`.
     """
-    table, tokens = TokenTable(policy.tokenizer), settings.max_new_tokens
+    table, tokens = get_table(policy.tokenizer), settings.max_new_tokens
     episodes = [Episode.start(policy.tokenizer, example, make) for example in examples]
     starts = zip(examples, episodes, strict=True)
     prompts = [(example.id, episode.dialogue.prompt) for example, episode in starts]

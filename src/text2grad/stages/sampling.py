@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from text2grad.align import TokenTable
+from text2grad.align import get_table
 from text2grad.critics.program import run_outcomes
 from text2grad.data.responses import Item
 from text2grad.durable.progress import progress_reporter
@@ -45,7 +45,7 @@ def sample(
     """
     if not examples:
         return []
-    table, progress = TokenTable(policy.tokenizer), progress_reporter("sampling")(len(examples))
+    table, progress = get_table(policy.tokenizer), progress_reporter("sampling")(len(examples))
     if environment is None:
         prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
         samples = generate(policy, prompts, generation, progress=progress)

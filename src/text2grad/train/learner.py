@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings, get_table
 from text2grad.durable.log import Stopwatch
 from text2grad.feedback import Critic, Example, get_overlap
 from text2grad.policy.batch import TokenBatch
@@ -59,7 +59,7 @@ class Learner:
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
-        self._table = TokenTable(self.policy.tokenizer)
+        self._table = get_table(self.policy.tokenizer)
         self._size = PassSize(self.settings.micro_batch_size, "ppo.micro_batch_size")
 
     def start(self, phase: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.align import Aligned, CreditSettings, TokenTable, credit, score_intervals
+from text2grad.align import Aligned, CreditSettings, TokenTable, credit, get_table, score_intervals
 from text2grad.align.trajectory import Trajectory, read_policy_tokens
 from text2grad.durable.identity import flatten, hash_custom_code, hash_data, hash_starting_weights
 from text2grad.durable.run import RunOptions
@@ -141,7 +141,7 @@ def encode_logged(
     Raises:
         UserError: an answer does not fit the context; answers are never truncated.
     """
-    table = TokenTable(policy.tokenizer)
+    table = get_table(policy.tokenizer)
     weighted = [_encode_answer(policy, answer, table, credit_settings) for answer in answers]
     refuse_long(policy, [answer.id for answer in answers], weighted)
     return weighted

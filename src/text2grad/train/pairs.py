@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from text2grad.align import Aligned, TokenTable, token_labels
+from text2grad.align import Aligned, TokenTable, get_table, token_labels
 from text2grad.durable.identity import flatten, hash_starting_weights
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
@@ -111,7 +111,7 @@ def encode_pairs(policy: Policy, pairs: Sequence[Pair]) -> list[EncodedPair]:
         UserError: a pair does not fit the context (pairs are never truncated), or the tokenizer
             changes a text whose words are labelled.
     """
-    table = TokenTable(policy.tokenizer) if any(pair.marked for pair in pairs) else None
+    table = get_table(policy.tokenizer) if any(pair.marked for pair in pairs) else None
     encoded = [_encode_pair(policy, pair, table) for pair in pairs]
     refuse_long(policy, [pair.id for pair in pairs], encoded)
     return encoded

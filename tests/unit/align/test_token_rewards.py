@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.align import CreditSettings, TokenTable, require_score
+from text2grad.align import CreditSettings, TokenTable, get_table, require_score
 from text2grad.align.credit import SCHEMES, Weighting
-from text2grad.align.rewards import Aligner, TokenCredit, get_table
+from text2grad.align.rewards import Aligner, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span

@@ -11,7 +11,7 @@ import pytest
 from chat_templates import SHAPES, tokenizer_of
 from made_tokenizers import CHATML, byte_fallback_tokenizer, byte_level_tokenizer
 from text2grad import errors
-from text2grad.align import TokenTable
+from text2grad.align import TokenTable, tokens
 from text2grad.feedback import Message, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target, end_of_turn
 from text2grad.policy.episode import Dialogue, encode_turns
@@ -104,6 +104,23 @@ def test_ids_that_were_sampled_are_kept_and_others_read_anew() -> None:
     turns = [*sampled[0], *encode_target(tokenizer, WORDS[1])]
     assert [index for index, mine in zip(thread.ids, thread.mask, strict=True) if mine] == turns
     assert sampled[0] != encode_target(tokenizer, "look up 12")
+
+
+def test_the_table_of_a_tokenizer_is_made_once_for_all_transcripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second for 50,000 tokens."""
+    tokenizer = tokenizer_of(SHAPES["phi-4"])
+    made = []
+
+    class Counted(TokenTable):
+        def __init__(self, tokenizer: Any) -> None:
+            made.append(tokenizer)
+            super().__init__(tokenizer)
+
+    monkeypatch.setattr(tokens, "TokenTable", Counted)
+    turns = [encode_target(tokenizer, words) for words in WORDS[:2]]
+    for _ in range(3):
+        encode_turns(tokenizer, ASKED, transcript("user", WORDS[:2]), turns)
+    assert made == [tokenizer]
 
 
 def test_the_token_that_begins_another_turn_may_end_a_turn() -> None:

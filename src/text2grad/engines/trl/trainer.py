@@ -27,7 +27,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings, get_table
 from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError, first_line
 from text2grad.feedback import Critic, Example, get_overlap
@@ -188,7 +188,7 @@ class RecipeTrainer(GatheredWeights, GRPOTrainer):  # type: ignore[misc]
         if not self.use_vllm:
             self.generation_config.eos_token_id = self.generation_kwargs["eos_token_id"] = policy.stop_ids
         self._prepare_reference()
-        self._table = TokenTable(policy.tokenizer)
+        self._table = get_table(policy.tokenizer)
 
     @property
     def updates(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.align import Aligned, TokenTable
+from text2grad.align import Aligned, get_table
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, LabelledPlace, Message, Overlap, Place, Transcript, turns_of
 from text2grad.policy.encode import count_excess, encode_prompt
@@ -93,7 +93,7 @@ class Tagger:
     def __init__(self, policy: Policy, batch_size: int) -> None:
         self.policy, self.batch_size = policy, batch_size
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
-        self._table = TokenTable(policy.tokenizer)
+        self._table = get_table(policy.tokenizer)
 
     def excess(self, conversation: Sequence[Message]) -> int:
         """Return the tokens by which a conversation exceeds the model's context."""

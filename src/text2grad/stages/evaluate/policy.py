@@ -10,7 +10,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings, get_table
 from text2grad.align.variety import measure_variety
 from text2grad.config import Config, load_config
 from text2grad.durable.state import seed_everything
@@ -286,7 +286,7 @@ def make_extra_figures(policy: Policy, critic: Critic | None, credit: CreditSett
         words = word_figures(answers.examples, answers.texts)
         if critic is None:
             return words
-        table = TokenTable(policy.tokenizer)
+        table = get_table(policy.tokenizer)
         aligned = [table.align(ids) for ids in answers.ids]
         judgements = get_judgements(critic, answers.examples, answers.texts)
         return words | reward_report(judgements, aligned, credit) | words

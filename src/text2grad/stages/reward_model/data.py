@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from text2grad import wire
-from text2grad.align import TokenTable
+from text2grad.align import TokenTable, get_table
 from text2grad.align.trajectory import align_recorded
 from text2grad.config import RewardModelSettings
 from text2grad.critics.damage import corrupt_records
@@ -179,7 +179,7 @@ def _shorten(policy: Policy, record: Feedback, pair: Pair, limit: int | None) ->
 def token_table(run: RunFolder) -> TokenTable:
     """Return the token table of the policy that training starts from."""
     start = run.policy()
-    return TokenTable(load_tokenizer(start.model, start.chat_template))
+    return get_table(load_tokenizer(start.model, start.chat_template))
 
 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
