@@ -15,7 +15,8 @@ class EndpointSettings(Settings):
     model: str = Field(default="", description="name of the model at the server")
     base_url: str | None = Field(
         default=None,
-        description="base URL of the server; null: the OpenAI service; the key is read from OPENAI_API_KEY",
+        description="base URL of the server; null: OPENAI_BASE_URL, else the OpenAI service; the key is read from"
+        " OPENAI_API_KEY",
     )
     temperature: float | None = Field(
         default=0.0, ge=0, le=2, description="sampling temperature; null: the default of the server"

@@ -90,7 +90,7 @@ class Improve(Stage, ConfiguredCommand):
             raise UsageError(problem, "--plan shows the columns, --yes accepts them")
         source = self.source or self.inbox
         assert source is not None
-        name = re.sub(r"[^\w-]+", "_", source.resolve().name.partition(".")[0])
+        name = re.sub(r"[^\w-]+", "_", source.resolve().stem if self.source else source.resolve().name)
         under = [f"--run.folder=runs/{name}"]
         under += [f"--policy.model={self.model}"] if self.model else []
         config = self.configuration(self.config or [PRESETS.get(self.model, "own")], under)

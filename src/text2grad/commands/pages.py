@@ -21,13 +21,14 @@ class Mark(Stage):
 
     Every action is saved on disk before it is confirmed, so you can stop or kill the server at any
     time. Several people can mark on one page under their own names; feedback-report measures their
-    agreement. The page shows the command that trains on the marks:
+    agreement. The page shows the command that trains on the marks, and on the comments that the
+    file already had:
 
     \b
-      text2grad mark feedback.xlsx
-      text2grad improve feedback.marked.jsonl
+      text2grad mark answers.csv
+      text2grad improve answers.marked.jsonl
 
-    Verdicts on a critic's spans (right, wrong) are saved in feedback.marked.checks.jsonl, which
+    Verdicts on a critic's spans (right, wrong) are saved in answers.marked.checks.jsonl, which
     feedback-report reads with --marks.
     """
 

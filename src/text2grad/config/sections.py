@@ -190,7 +190,9 @@ class EvaluateSettings(Settings):
         description="chat model that compares answers (--against) or critiques of the reward model with others;"
         " empty: none",
     )
-    judge_url: str | None = Field(default=None, description="address of the judge; null: the OpenAI service")
+    judge_url: str | None = Field(
+        default=None, description="address of the judge; null: OPENAI_BASE_URL, else the OpenAI service"
+    )
     token_reward: bool = Field(
         default=True, description="also score the answers with the reward model if the run has one"
     )

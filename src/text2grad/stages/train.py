@@ -210,7 +210,8 @@ def train_with_verl(config: Config, name: str, resume: ResumeMode, plan: bool) -
     with critic_factory(config) as factory:
         if factory.spec.kind == "reward_model" and not config.critic.reward_model.base_url:
             problem = "the workers of verl do not load a reward model"
-            raise UserError(problem, "run text2grad serve, then set --critic.reward_model.base_url URL")
+            cure = f"run text2grad serve {stage.run.path}, and set --critic.kind to the address that it prints"
+            raise UserError(problem, cure)
         if not plan:
             refuse_other_engines(stage)
             verl.check_python(python)

@@ -190,3 +190,27 @@ def test_a_missing_folder_is_one_line(nights: Nights) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         run_inbox(nights.config, nights.inbox / "absent", ImproveOptions())
     assert nights.pass_by().files == []
+
+
+def test_a_run_on_a_file_is_no_inbox_and_stays_as_it_was(nights: Nights) -> None:
+    kept = nights.run / "policy" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    nights.arrive("monday.csv", 0, 15)
+    with pytest.raises(UserError, match="a run on a single file"):
+        nights.pass_by()
+    assert kept.is_file() and not (nights.run / "sft").exists()
+
+
+@pytest.mark.parametrize(("file", "run"), [("shop.csv", "runs/shop"), ("shop.marked.csv", "runs/shop_marked")])
+def test_files_with_other_names_have_other_runs(file: str, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def run_improve(config: Config, *_: object) -> None:
+        seen.append(config.run.folder)
+        raise UserError("enough seen")
+
+    monkeypatch.setattr("text2grad.stages.improve.run.run_improve", run_improve)
+    with pytest.raises(SystemExit):
+        main(["improve", file, "--yes"])
+    assert seen == [Path(run)]

@@ -76,7 +76,14 @@ class Inbox:
 
     @staticmethod
     def of(folder: Path) -> Inbox:
-        """Read the inbox of a run folder; a new run has an empty one."""
+        """Read the inbox of a run folder; a new run has an empty one.
+
+        Raises:
+            UserError: the run is of a single file, or its state cannot be read.
+        """
+        policy = folder / POLICY
+        if policy.is_dir() and not policy.is_symlink():
+            raise UserError(f"{folder} is a run on a single file, not on an inbox", "set another --run.folder")
         file = folder / INBOX
         cure = "restore it from a backup, or set another --run.folder"
         return Inbox(folder, **read_json(file, cure)) if file.is_file() else Inbox(folder)
