@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from text2grad.chat.api_errors import classify
-from text2grad.chat.asking import Verdict
+from text2grad.chat.asking import MAX_ANSWERS, Verdict
 from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
 from text2grad.chat.reply import Problem, Reply
@@ -32,11 +32,17 @@ MOST_REQUESTS, MOST_BYTES = 50_000, 150_000_000
 """Limits of one batch; those of the service are 50,000 requests and 200 MB."""
 PENDING = ("validating", "in_progress", "finalizing", "cancelling")
 TAG = "text2grad"
-_CUSTOM_ID = re.compile(r'"custom_id":\s*"([0-9a-f]{64})"')
+_CUSTOM_ID = re.compile(r'"custom_id":\s*"([0-9a-f-]{64})"')
 
 
 class NoOutputError(UserError):
     """A file has no line of batch output."""
+
+
+def custom_id(question: str, attempt: int) -> str:
+    """Return the id of a request in a batch, of 64 characters: the question's, and its attempt."""
+    suffix = f"-{attempt}" if attempt else ""
+    return question[: len(question) - len(suffix)] + suffix
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path) -> int:
@@ -44,8 +50,9 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path) -> int:
     count, size, asker = 0, 0, chat.asker
     with whole_file(file, encoding="ascii") as out:
         for question in asker.unsettled(questions()):
-            head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
             attempt = chat.journal.slot(question.id).answers
+            id = custom_id(question.id, attempt)
+            head = json.dumps({"custom_id": id, "method": "POST", "url": "/v1/chat/completions"})
             body = asker.questioner.request(question, attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
             is_full = count == MOST_REQUESTS or size + len(line) > MOST_BYTES
@@ -59,13 +66,14 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path) -> int:
 def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines: Iterable[str]) -> int:
     """Write the answers of a batch to the journal, settle them, and return the number of new ones.
 
-    Answers to other questions, and answers that the journal already has, are ignored. An unreadable
-    line leaves its question unanswered, or `invalid` if the line contains the question's id.
+    Answers to other requests, and answers that the journal already has, are ignored. An unreadable
+    line leaves its question unanswered, or `invalid` if the line contains the id of its request.
 
     Raises:
         NoOutputError: no line is batch output.
     """
-    questions_by_id = {question.id: question for question in questions()}
+    unsettled = list(chat.asker.unsettled(questions()))
+    requested = {custom_id(each.id, chat.journal.slot(each.id).answers): each for each in unsettled}
     sent = chat.asker.questioner
     count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
@@ -77,26 +85,24 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
             continue
         good += 1
         id, outcome = result
-        slot = chat.journal.slot(id)
-        if id in questions_by_id and not slot.answers and slot.state in (None, "exhausted"):
-            question = questions_by_id[id]
+        if question := requested.pop(id, None):
             if isinstance(outcome, Problem):
                 chat.asker.fall_back(outcome, sent, question)  # for the next batch
-            chat.asker.keep(id, outcome, chat.asker.max_usage(question), batch=True)
+            chat.asker.keep(question.id, outcome, chat.asker.max_usage(question), batch=True)
             count += 1
     if bad and not good:
         raise NoOutputError(f"line {bad} is not batch output", "give the output file of the batch")
     if bad:
         print(f"line {bad} is not batch output: its question is asked again", file=sys.stderr)
-    for id, question in questions_by_id.items():
-        slot = chat.journal.slot(id)
+    for question in unsettled:
+        slot = chat.journal.slot(question.id)
         if slot.state is None and slot.offset >= 0:  # answered, but not judged
-            chat.asker.judge(question, verdict, last=slot.answers > 1)
+            chat.asker.judge(question, verdict, last=slot.answers >= MAX_ANSWERS)
     return count
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
-    """Parse a line into a question id and a reply or problem; None if it is not batch output."""
+    """Parse a line into a request's id and a reply or problem; None if it is not batch output."""
     try:
         row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}

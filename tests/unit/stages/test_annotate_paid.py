@@ -260,6 +260,21 @@ def test_requests_as_a_file_and_its_answers(job: Job) -> None:
     assert ended.summary["usd"] == pytest.approx(2 * ONE / 2), "a line that stands there twice is paid for once"
 
 
+def test_a_second_answer_of_a_batch_is_the_last(job: Job) -> None:
+    """The first one quotes what is not there, so the question is asked once more."""
+    server = job.serve(said(GOOD))
+    wrong = GOOD.replace('["answer"]', '["answer", "nowhere"]')
+    (first,) = job.write_requests(["a"])
+    answered = job.read_answers(["a"], batch_line(first["custom_id"], wrong))
+    assert (answered.code, answered.summary["pending"]) == (3, 1)
+    (second,) = job.write_requests(["a"])
+    assert second["custom_id"] != first["custom_id"] and len(second["custom_id"]) == 64
+    ended = job.read_answers(["a"], batch_line(first["custom_id"], wrong), batch_line(second["custom_id"], wrong))
+    assert (ended.code, ended.summary["ok"], server.bodies) == (0, 1, [])
+    assert job.records()["a"].meta["lost"] == ["nowhere"]
+    assert ended.summary["usd"] == pytest.approx(2 * ONE / 2)
+
+
 def test_one_line_of_a_batch_that_cannot_be_read_keeps_no_other_back(job: Job) -> None:
     names = ["a", "b", "c", "d"]
     job.serve(said(GOOD))
