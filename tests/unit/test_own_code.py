@@ -16,7 +16,7 @@ from text2grad.align import Aligned, CreditSettings, credit
 from text2grad.critics.probes import ProbedCritic
 from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Message, Source, get_judgements
+from text2grad.feedback import Critique, Example, Failure, Message, Source, Span, get_judgements
 from text2grad.named import call_user_code
 from text2grad.tasks.base import TaskSettings, load_task
 
@@ -147,3 +147,21 @@ def test_a_failure_is_passed_on() -> None:
             return (Failure(kind="unsupported", message="no"),)
 
     assert get_judgements(Fails(), [EXAMPLE], ["So."]) == [Failure(kind="unsupported", message="no")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"spans": (Span(start=0, end=2, label=1, text="So"),)}, "does not read 'So' at [0, 2)"),
+        ({"turn_scores": (1.0, 1.0)}, "verdicts on 2 turns, but the response has 1"),
+    ],
+)
+def test_a_critique_of_another_text_is_a_failure_and_the_others_count(wrong: dict[str, Any], says: str) -> None:
+    """For example offsets in the response without its leading space."""
+
+    class Strips(OneRaises):
+        def critique(self, examples: Any, responses: Any) -> Any:
+            return [Critique(text="", score=1.0, **wrong), Critique(text="", score=1.0)]
+
+    failed, other = get_judgements(Strips(), [EXAMPLE] * 2, [" So.", "So."])
+    assert isinstance(failed, Failure) and says in failed.message and isinstance(other, Critique)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from text2grad.errors import UserError
-from text2grad.feedback.critiques import Judgement
+from text2grad.feedback.critiques import Failure, Judgement
 from text2grad.feedback.records import Example, Source
-from text2grad.feedback.transcripts import Message
+from text2grad.feedback.transcripts import Message, turns_of
 from text2grad.named import call_user_code, refuse_result
 
 
@@ -33,6 +33,8 @@ class Critic(Protocol):
 def get_judgements(critic: Critic, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
     """Ask a critic for one judgement per response and check the answer.
 
+    A critique with a span or a turn score that the response does not have becomes a failure.
+
     Raises:
         UserError: a user-defined critic raised, or returned the wrong number of judgements or
             another type.
@@ -44,7 +46,22 @@ def get_judgements(critic: Critic, examples: Sequence[Example], responses: Seque
     if len(judgements) != len(responses):
         name = type(critic).__name__
         raise UserError(f"{name} returned {len(judgements)} judgements for {len(responses)} responses", cure)
-    return list(judgements)
+    return [_refuse_other_text(*pair) for pair in zip(judgements, responses, strict=True)]
+
+
+def _refuse_other_text(judgement: Judgement, response: str) -> Judgement:
+    """Return the judgement, or a failure if it is of another text than the response."""
+    if isinstance(judgement, Failure):
+        return judgement
+    for span in judgement.spans:
+        if response[span.start : span.end] != span.text:
+            message = f"the response does not read {span.text!r} at [{span.start}, {span.end})"
+            return Failure(kind="invalid", message=message)
+    turns = len(turns_of(response))
+    if len(judgement.turn_scores) not in (0, turns):
+        message = f"verdicts on {len(judgement.turn_scores)} turns, but the response has {turns}"
+        return Failure(kind="invalid", message=message)
+    return judgement
 
 
 Overlap = Literal["helps", "allowed", "never"]
