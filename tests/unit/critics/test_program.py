@@ -59,6 +59,11 @@ def test_critiques_are_those_of_the_golden_file(runner: Runner) -> None:
     assert not {name: (it, expected[name]) for name, it in judgements.items() if it != expected[name]}
 
 
+def test_a_fault_is_found_by_a_reference_in_a_fence_too(runner: Runner) -> None:
+    bare, fenced = (judge(runner, "", WRONG, reference) for reference in (RIGHT, f"```python\n{RIGHT}```"))
+    assert fenced == bare and "x > 2" in json.dumps(bare)
+
+
 def without_python(judgement: dict[str, Any]) -> dict[str, Any]:
     """Leave out the words of Python's parser, which change with its version."""
     text = re.sub(r"(SyntaxError|IndentationError): .*? \(<", r"\1: ... (<", json.dumps(judgement))

@@ -35,7 +35,7 @@ class Attempt:
         """The program in the response."""
         return extract_program(self.response, self.names)
 
-    @property
+    @cached_property
     def reference(self) -> str:
         """The program in the example's reference, or an empty string."""
         return extract_program(self.example.reference or "", self.names).code
@@ -77,8 +77,7 @@ class Case:
     @cached_property
     def expected(self) -> Code | None:
         """The parsed reference; None without one."""
-        reference = self.attempt.example.reference
-        return parse_code(reference) if reference else None
+        return parse_code(self.attempt.reference) if self.attempt.reference else None
 
     @property
     def failed(self) -> list[TestResult]:
