@@ -32,6 +32,7 @@ from text2grad.feedback import (
     Message,
     Source,
     Transcript,
+    count_critic_tokens,
     spans_at,
 )
 from text2grad.policy.adapters import BASE_DIGEST, hash_base_weights, load_second_adapter
@@ -407,10 +408,10 @@ def test_a_mark_weighs_what_it_may_be_expected_to_pay(policy: Policy) -> None:
     learned_head(policy, "span_head")
     places, turns = ((0, 3), (4, 7), (8, 11), (12, 15), (16, 19)), (0, 0, 0, 0, 1)
     chances = [[0.6, 0.2, 0.2], [0.8, 0.2, 0.0], [0.2, 0.6, 0.2], [0.4, 0.1, 0.5], [0.0, 0.0, 1.0]]
-    marked = Tagger(policy, 2).marks(Reading(places, turns, torch.tensor(chances).log()))
+    marked = Tagger(policy, 2).marks(Reading(places, turns, torch.tensor(chances).log(), 9))
     assert marked == ((0, 7, -1, 0.6), (12, 15, 1, 0.1), (16, 19, 1, 1.0))
     even = torch.tensor([[0.4, 0.2, 0.4]]).log()
-    assert spans_at(Tagger(policy, 2).marks(Reading(((0, 3),), (0,), even)), "the")
+    assert spans_at(Tagger(policy, 2).marks(Reading(((0, 3),), (0,), even, 9)), "the")
 
 
 def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
@@ -418,12 +419,14 @@ def test_the_verdict_is_what_the_marks_come_to(policy: Policy) -> None:
     failure."""
     learned_head(policy, "span_head")
     verdicts = []
-    for said in judged(tagging(policy), list(TAUGHT)):
+    critic = tagging(policy)
+    for said in judged(critic, list(TAUGHT)):
         assert isinstance(said, Critique) and said.spans and said.text == ""
         good, poor = (sum(span.end - span.start for span in said.spans if span.label == sign) for sign in (1, -1))
         assert said.score == (good - poor) / (good + poor)
         verdicts.append(said.score)
     assert len(set(verdicts)) > 1 and (balance([]), balance([LabelledPlace(0, 3, 1)])) == (0, 1)
+    assert count_critic_tokens(critic) == sum(len(item.prompt) for item in encode_pairs(policy, to_tag()))
     failed, read = judged(tagging(policy), ["the </response> mat", "the mat"])
     assert isinstance(failed, Failure) and "verbatim" in failed.message and isinstance(read, Critique)
 

@@ -80,11 +80,15 @@ class Question(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Logits (N, 3) for N places of a response, corrected for class weights, and their turns."""
+    """Logits (N, 3) for N places of a response, corrected for class weights, and their turns.
+
+    `read` is the number of tokens that were read, prompt included.
+    """
 
     places: tuple[Place, ...]
     turns: tuple[int, ...]
     logits: Tensor
+    read: int
 
 
 class Tagger:
@@ -150,7 +154,7 @@ class Tagger:
             for row, question in enumerate(questions):
                 columns = torch.tensor(question.tokens, device=layer.device) + layer.shape[1] - len(question.ids)
                 logits = unweighted(head(layer[row, columns.long()])).cpu()
-                reading = Reading(question.places, question.turns, logits)
+                reading = Reading(question.places, question.turns, logits, len(question.ids))
                 readings.append(reading if logits.isfinite().all() else NOT_FINITE)
         return readings
 
@@ -158,7 +162,7 @@ class Tagger:
         if isinstance(reading, Failure):
             return reading
         marks = self.marks(reading)
-        return Completion(text="", score=balance(marks), spans=marks)
+        return Completion(text="", score=balance(marks), spans=marks, usage={"input_tokens": reading.read})
 
     def marks(self, reading: Reading) -> tuple[LabelledPlace, ...]:
         """Return the good and poor places, with neighbouring tokens of a turn merged.
