@@ -188,7 +188,7 @@ class RatingReader:
         """Read all `values` of a file; `options` are the words that could have been chosen."""
         filled = [value for value in values if value is not None and str(value).strip()]
         figures = [value for value in filled if _is_figure(value)]
-        words = [part for value in filled if value not in figures for part in _as_words(value)]
+        words = [part for value in filled if not _is_figure(value) for part in _as_words(value)]
         self.name = name
         question = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold())
         has_direction = scale is not None and scale.declared == BY_OPTION

@@ -8,6 +8,7 @@ A file is JSON Lines, JSON or CSV. A row has a `response` (or `output`), and eit
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -136,6 +137,6 @@ def pair_answers(
         problem = f"{against} has no answer to {missing[0]!r} ({len(missing)} of {len(examples)} are missing)"
         raise UserError(problem, cure)
     ids = [example.id for example in examples]
-    if repeated := next((id for id in ids if ids.count(id) > 1), None):
+    if repeated := next((id for id, count in Counter(ids).items() if count > 1), None):
         raise UserError(f"{name} answers {repeated!r} twice", "keep one answer per prompt")
     return [AnswerPair(example, text, theirs[example.id]) for example, text in zip(examples, texts, strict=True)]

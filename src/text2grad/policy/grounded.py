@@ -230,12 +230,14 @@ class GroundedAnswers:
         Masks are computed only for rows whose likeliest token is forbidden.
         """
         tokens = scores.argmax(dim=-1)
-        others = [i for i, row in enumerate(rows) if not row.ended and not row.allows(int(tokens[i]))]
+        likeliest = tokens.tolist()  # one copy from the device, not one per row
+        others = [i for i, row in enumerate(rows) if not row.ended and not row.allows(likeliest[i])]
         if others:
             masks = torch.from_numpy(self._allowed([rows[i] for i in others], scores[others])).to(scores.device)
             tokens[others] = scores[others].masked_fill(~masks, -torch.inf).argmax(dim=-1)
+        chosen = tokens.tolist() if others else likeliest
         for index, row in enumerate(rows):
-            if not row.ended and not row.has_room(int(tokens[index]), room):
+            if not row.ended and not row.has_room(chosen[index], room):
                 tokens[index], row.forced = row.closing_token(), True
         column = tokens[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, column, scores.gather(1, column))

@@ -107,6 +107,9 @@ class Reference:
         self.model = model
         self.reader = reader
         self.adapter = adapter
+        # A plain head has no adapter, so it is the same with and without the policy's. Switching
+        # adapters visits all modules, which is slow for each chunk of tokens.
+        self._has_plain_head = type(model.get_output_embeddings()) is nn.Linear
 
     @contextmanager
     def activate(self) -> Iterator[None]:
@@ -123,7 +126,7 @@ class Reference:
             view = self.reader(self.model, batch).view
 
         def head(states: Tensor) -> Tensor:
-            with self.activate():
+            with torch.no_grad() if self._has_plain_head else self.activate():
                 return view.head(states)
 
         return view._replace(head=head)

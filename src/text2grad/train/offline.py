@@ -106,7 +106,7 @@ def train_offline(
     identity = data_identity(policy, answers, settings, credit_settings)
     policy.freeze_reference()
     policy.eval()  # start_logps are computed without dropout, as in training
-    weighted = list(add_start_logps(policy, weighted, settings.micro_batch_size))
+    weighted = add_start_logps(policy, weighted, settings.micro_batch_size)
     objective = Objective(
         identity=identity,
         gradient=partial(accumulate_gradient, policy),
@@ -214,15 +214,22 @@ def token_weights(critique: Critique, aligned: Aligned, credit_settings: CreditS
     return [float(weight) for weight in weights]
 
 
-def add_start_logps(policy: Policy, weighted: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:
-    """Yield the answers with their log-probabilities under the present policy, `rows` at a time."""
-    for first in range(0, len(weighted), rows):
-        items = weighted[first : first + rows]
+def add_start_logps(policy: Policy, weighted: Sequence[WeightedAnswer], rows: int) -> list[WeightedAnswer]:
+    """Return the answers with their log-probabilities under the present policy.
+
+    `rows` answers of similar length are read at a time.
+    """
+    order = sorted(range(len(weighted)), key=lambda index: weighted[index].tokens)
+    result = list(weighted)
+    for first in range(0, len(order), rows):
+        indices = order[first : first + rows]
+        items = [weighted[index] for index in indices]
         # By the forward pass of training: pi = pi_0 at first, so the gradient is Definition 1.
         with policy.evaluating():
             logp = policy(_pack(policy, items), valued=False).logp  # (rows, T)
-        for item, row in zip(items, logp.tolist(), strict=True):
-            yield replace(item, start_logps=tuple(row[: len(item.target)]))
+        for index, item, row in zip(indices, items, logp.tolist(), strict=True):
+            result[index] = replace(item, start_logps=tuple(row[: len(item.target)]))
+    return result
 
 
 def accumulate_gradient(policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize) -> dict[str, float]:

@@ -27,7 +27,7 @@ from text2grad.policy.generate import generate
 from text2grad.policy.grounded import make_vocabulary
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_frozen, load_policy, merge_layers
 from text2grad.policy.local_chat import LocalChat
-from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
+from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy, Reference
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.pairs import Pair
 from text2grad.train.ppo import train_ppo
@@ -94,6 +94,23 @@ def reference_logp(policy: Policy) -> Tensor:
     logits = view.head(view.states).float()
     ids = batch.response_ids[batch.mask]
     return logits.log_softmax(-1).gather(1, ids[:, None]).squeeze(1)
+
+
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings")
+@pytest.mark.parametrize(("targets", "switches"), [(["q_proj"], 1), (["q_proj", "lm_head"], 3)])
+def test_adapters_are_switched_for_the_head_only_if_it_has_one(
+    base: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str], switches: int
+) -> None:
+    """Each switch visits every module, and the head reads a chunk of tokens at a time."""
+    policy = load_policy(settings(base, LoraSettings(r=2, targets=targets)))
+    policy.freeze_reference()
+    reference, count, activate = policy.reference, [], Reference.activate
+    assert reference is not None
+    monkeypatch.setattr(Reference, "activate", lambda self: count.append(1) or activate(self))
+    view = reference.view(batch_of(policy))
+    for chunk in view.states.split(4)[:2]:
+        view.head(chunk)
+    assert len(count) == switches
 
 
 def held(policy: Policy, name: str = POLICY_ADAPTER) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
 def weighed(policy: Policy, *answers: LoggedAnswer) -> list[Any]:
     encoded = encode_logged(policy, answers, SPANS)
     policy.freeze_reference()
-    return list(add_start_logps(policy.eval(), encoded, 2))
+    return add_start_logps(policy.eval(), encoded, 2)
 
 
 def test_the_weights_are_the_credit_of_ppo_without_the_verdict_at_the_end(policy: Policy) -> None:

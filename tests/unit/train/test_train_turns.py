@@ -105,7 +105,7 @@ def test_offline_weights_stand_on_the_marked_words_of_the_right_turn(policy: Pol
 def test_the_offline_loss_is_over_own_tokens_alone(policy: Policy, size: int) -> None:
     answers = [logged(TURNS), logged(OTHER)]
     policy.freeze_reference()
-    weighed = list(add_start_logps(policy, encode_logged(policy, answers, CreditSettings()), 2))
+    weighed = add_start_logps(policy, encode_logged(policy, answers, CreditSettings()), 2)
     metrics = offline.accumulate_gradient(policy, weighed, PassSize(size))
     ours = gradient(policy)
     logps = torch.cat([own_logps(policy, each) for each in (TURNS, OTHER)])

@@ -75,7 +75,11 @@ def verdict_order(cases: Sequence[SpanCase]) -> float | None:
     Pairs are answers to one question with different annotated verdicts. Equal and missing predicted
     verdicts count one half. None without such pairs.
     """
-    pairs = [(a, b) for a, b in combinations(cases, 2) if a.question and a.question == b.question]
+    questions: dict[str, list[SpanCase]] = {}
+    for case in cases:
+        questions.setdefault(case.question, []).append(case)
+    questions.pop("", None)
+    pairs = [pair for answers in questions.values() for pair in combinations(answers, 2)]
     golden = [_compare_verdicts(a.gold, b.gold) for a, b in pairs]
     agreements = [
         0.5 + 0.5 * gold * _compare_verdicts(a.predicted, b.predicted)

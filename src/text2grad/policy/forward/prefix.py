@@ -65,7 +65,7 @@ def _pack_rows(
     longest: int,
     dtype: torch.dtype,
 ) -> Packed:
-    """Build the rows on the CPU."""
+    """Build the rows on the CPU, and the mask, their largest part, on the device."""
     # owner (G, L): 0 for the prompt, n for its n-th answer, -1 for padding
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
@@ -89,15 +89,16 @@ def _pack_rows(
             state_indices[row] += line * longest  # index in the flattened rows
             end += length
     device = batch.input_ids.device
-    inputs = {"input_ids": ids, "position_ids": positions, "attention_mask": _mask(owner, dtype)}
+    inputs = {"input_ids": ids, "position_ids": positions, "attention_mask": _mask(owner.to(device), dtype)}
     return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, state_indices.to(device))
 
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the additive mask (G, 1, L, L): tokens attend to the prompt and their own answer."""
-    causal = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L)
+    causal = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool, device=owner.device).tril()  # (L, L)
     visible = causal & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
-    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+    hidden = torch.finfo(dtype).min
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, hidden)[:, None]
 
 
 class SharedPrefixes(NamedTuple):
@@ -175,5 +176,5 @@ def _agree(model: Any, batch: TokenBatch, states_of: Callable[[dict[str, Any]], 
 
     ids = inputs["input_ids"]
     wrong_positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), model.dtype).to(ids.device)
+    wrong_mask = _mask(torch.zeros_like(ids), model.dtype)
     return error() < MAX_ERROR * min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask))
