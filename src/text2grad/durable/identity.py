@@ -7,6 +7,7 @@ alone; the identity of a critic does not need it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
@@ -73,7 +74,7 @@ def hash_data(policy: Policy, records: Iterable[str], messages: Iterable[Message
     """Return the SHA-256 of records and of the tokenizer's rendering of their messages."""
     from text2grad.policy.encode import describe_encoding
 
-    return hash_texts([*records, *describe_encoding(policy.tokenizer, messages)])
+    return hash_texts(itertools.chain(records, describe_encoding(policy.tokenizer, messages)))
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -123,8 +123,9 @@ def describe_encoding(tokenizer: Any, messages: Iterable[Message]) -> Iterator[s
     Ids of a rendered conversation would change daily if the template writes the date.
     """
     chat = chat_format(tokenizer)
+    encode = lru_cache(lambda content: str(chat.encode(chat.hide(content))))  # a system prompt is in each record
     yield str(tokenizer.chat_template)
-    yield from (str(chat.encode(chat.hide(message.content))) for message in messages)
+    yield from (encode(message.content) for message in messages)
 
 
 def end_of_turn(tokenizer: Any) -> str:
