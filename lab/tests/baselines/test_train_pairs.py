@@ -13,14 +13,17 @@ from trl import RewardConfig, RewardTrainer
 
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Message
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
+from text2grad.jsonl import write_jsonl
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import critic_factory
+from text2grad.stages.run_folder import HELDOUT_FEEDBACK, RunFolder
 from text2grad_lab.baselines.pairs import (
     PairSettings,
     policy_and_pairs,
     preference_data,
+    reference_of,
     run_train_dpo,
     trainer_arguments,
 )
@@ -71,6 +74,28 @@ def test_dpo_prefers_the_chosen_answers_and_is_repeatable(config: Config, pairs:
     assert run_train_dpo(config, "dpo", pairs).metrics == first.metrics
     after = weights_of(Path(first.out))
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_reference_is_the_policy_to_the_bit_in_bfloat16(config: Config) -> None:
+    """A merged adapter would be rounded away."""
+    settings = with_adapter(config).policy.model_copy(update={"dtype": "bfloat16"})
+    policy = load_policy(settings)
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            weight.add_(1e-4 if "lora_B" in name else 0.0)
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(reference_of(policy)(ids).logits, policy.model.eval()(ids).logits)
+
+
+def test_pairs_of_feedback_that_is_split_already_are_all_for_training(config: Config) -> None:
+    run = RunFolder.of(config)
+    run.path.mkdir()
+    (run.path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    assert len(preference_data(config, str(run.path / "pairs.jsonl")).train) < len(PAIRS)
+    critique = Critique(text="", score=1.0)
+    example = Example(id="h", prompt=(Message(role="user", content="say x"),))
+    write_jsonl(run.path / HELDOUT_FEEDBACK, [Feedback.of(example, "ok", critique, Source(kind="program"))])
+    assert len(preference_data(config, str(run.path / "pairs.jsonl")).train) == len(PAIRS)
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -12,7 +12,8 @@ import pytest
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
-from text2grad.settings import is_set, value_at
+from text2grad.settings import is_set, value_at, with_values
+from text2grad.tasks.base import TaskSettings
 from text2grad_lab import compare
 from text2grad_lab.compare import curves
 from text2grad_lab.compare import figures as comparison
@@ -257,6 +258,18 @@ def test_rates_are_tuned_equally_on_a_separate_seed(
     assert tune_rates(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
     with pytest.raises(UsageError, match="both tuned on and reported"):
         tune_rates(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
+
+
+def test_problems_that_all_seeds_share_are_not_tuned_on(config: Config, tmp_path: Path) -> None:
+    rows = [{"id": str(n), "prompt": f"say {n}", "response": f"ok {n}"} for n in range(8)]
+    for name, part in (("train", rows[:6]), ("heldout", rows[6:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in part), encoding="utf-8")
+    data = {"name": "qa", "data": str(tmp_path / "train.jsonl")}
+    split, fixed = data, data | {"heldout_data": str(tmp_path / "heldout.jsonl")}
+    methods, extent = methods_of(["scalar"], config), Extent.of(0, 1, tries=2)
+    assert tuning_seeds(with_values(config, {"task": TaskSettings(**split)}), methods, extent)
+    with pytest.raises(UsageError, match="same for every seed"):
+        tuning_seeds(with_values(config, {"task": TaskSettings(**fixed)}), methods, extent)
 
 
 def test_dpos_default_rate_counts_as_unset() -> None:

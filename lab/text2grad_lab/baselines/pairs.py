@@ -116,10 +116,10 @@ def run_train_dpo(config: Config, name: str, data: str) -> PreferenceSummary:
 
 
 def reference_of(policy: Policy) -> Any:
-    """Return a frozen copy of the policy's model, its adapter merged."""
+    """Return a frozen copy of the policy's model. In bfloat16 a merged adapter would be rounded."""
     model = copy.deepcopy(policy.model)
-    merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
-    return merged.eval().requires_grad_(False)
+    plain = model.get_base_model() if isinstance(model, PeftModel) else model  # its layers keep the adapter
+    return plain.eval().requires_grad_(False)
 
 
 class _DPOTrainer(DPOTrainer):  # type: ignore[misc]
@@ -228,20 +228,23 @@ def preference_data(config: Config, data: str) -> SplitPairs:
     """Return the pairs of a file or hub data set, split by question with the task's rule.
 
     Pairs of `pairs_heldout.jsonl` next to `pairs.jsonl`, or of a data set's held-out split, are
-    held out; without them, a share of the questions (`task.heldout_share`). With `task.split` or
+    held out; without them, a share of the questions (`task.heldout_share`), unless the file is in
+    a run whose feedback `annotate` has split. With `task.split` or
     `task.heldout_data` the held-out questions of the task are held out too.
 
     Raises:
         UserError: all pairs are held out, or answers have several turns.
     """
-    pairs, heldout_file = read_pairs(data), heldout_companion(data)
-    splits = splits_of_task(RunFolder.of(config))
+    pairs, heldout_file, run = read_pairs(data), heldout_companion(data), RunFolder.of(config)
+    splits = splits_of_task(run)
+    # `annotate` has held out its questions already, and all methods learn from the others.
+    is_split = heldout_file is not None or (Path(data).parent == run.path and bool(run.heldout_feedback()))
     heldout_pairs = list(heldout_file.pairs) if heldout_file else []
     if any(isinstance(side, Transcript) for pair in pairs.pairs for side in (pair.chosen, pair.rejected)):
         raise UserError(f"{data} has answers of several turns", "the lab's trainers learn from single answers")
     heldout = {question_key(pair) for pair in heldout_pairs}
     for pair in pairs.pairs:
-        rule = "train" if heldout_file else assign_split(question_text(pair), config.task)
+        rule = "train" if is_split else assign_split(question_text(pair), config.task)
         if splits.get(question_key(pair), rule) == "heldout":
             heldout.add(question_key(pair))
     train = [pair for pair in pairs.pairs if question_key(pair) not in heldout]

@@ -38,6 +38,7 @@ from text2grad.stages.critics import critic_factory
 from text2grad.stages.train import load_prompts
 from text2grad.stages.training import facts_of_prompts, prepare_training
 from text2grad.tasks.base import get_environment_factory
+from text2grad.train.passes import largest_divisor
 from text2grad.train.rollout import sample_responses
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its warning that the API may change
@@ -123,7 +124,7 @@ def run_train_sdpo(config: Config, name: str) -> dict[str, Any]:
         stage = stage.finalise(policy, facts_of_prompts(policy, examples))
         config, ppo = stage.config, stage.config.ppo
         with factory.open(task, policy, stage.folder / "critic.journal") as critic, stage.begin():
-            rows = min(ppo.micro_batch_size, ppo.rollouts)
+            rows = largest_divisor(ppo.rollouts, ppo.micro_batch_size)
             arguments = SDPOConfig(
                 output_dir=str(stage.folder),
                 max_steps=ppo.steps,

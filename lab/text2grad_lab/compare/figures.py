@@ -137,9 +137,11 @@ def _spent(seed: Seed, method: str) -> Counter[str]:
     rows = metrics_of(seed, method)
     sampling = [row for row in rows if "response_length" in row]
     ppo = seed.settings(seed.works[method]).ppo if sampling else seed.config.ppo
+    is_sdpo = bool(sampling) and seed.works[method].words[0] == "train-sdpo"  # one update of each batch
+    updates = 1 if is_sdpo else ppo.epochs * ppo.mini_batches
     return Counter(
         rollouts=ppo.rollouts * len(sampling),
-        optimizer_steps=ppo.epochs * ppo.mini_batches * len(sampling) + len(rows) - len(sampling),
+        optimizer_steps=updates * len(sampling) + len(rows) - len(sampling),
         sampled_tokens=sum(round(ppo.rollouts * row["response_length"]) for row in sampling),
         critic_tokens=sum(round(row.get("critic_tokens", 0)) for row in sampling),
     )

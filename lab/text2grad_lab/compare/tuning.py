@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from text2grad.config import Config
 from text2grad.errors import UsageError
 from text2grad.settings import is_set, with_values
-from text2grad.stages.run_folder import write_json
+from text2grad.stages.run_folder import RunFolder, write_json
+from text2grad.tasks.base import question_key
 from text2grad_lab.compare.figures import BEST, scores_of
 from text2grad_lab.compare.methods import Methods, run_name, tunable, tuning_works
 from text2grad_lab.compare.seeds import Seed, run_parallel
@@ -43,7 +44,8 @@ def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]
     """Return the tuning seeds with their works; none if there is a single factor.
 
     Raises:
-        UsageError: a seed would be both tuned on and reported, or a rate is not set.
+        UsageError: a seed or its problems would be both tuned on and reported, or a rate is not
+            set.
     """
     if len(extent.factors) == 1:
         return []
@@ -51,9 +53,19 @@ def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]
         raise UsageError("a seed cannot be both tuned on and reported", "choose other seeds")
     if unset := sorted({work.rate for work in tunable(methods).values() if not is_set(config, work.rate)}):
         raise UsageError(f"{unset[0]} is not set, so there is no rate to try multiples of", f"--{unset[0]} RATE")
+    tuned_on = [_heldout(config, seed) for seed in extent.tuning_seeds]
+    if any(_heldout(config, seed) in tuned_on for seed in extent.seeds):
+        problem = "the held-out problems are the same for every seed, so tuning would see them"
+        raise UsageError(problem, "--tries 1, with rates that were tuned on other problems")
     unwatched = with_values(config, {"ppo.heldout_every": None})
     works, root = tuning_works(methods, extent.factors), config.run.folder
     return [Seed(unwatched, number, root / f"tuning-{number}", works) for number in extent.tuning_seeds]
+
+
+def _heldout(config: Config, seed: int) -> set[str]:
+    """Return the keys of the held-out problems of a seed."""
+    task = RunFolder.of(with_values(config, {"task.seed": seed})).task()
+    return {question_key(example) for example in task.examples("heldout")}
 
 
 def tune_rates(config: Config, methods: Methods, extent: Extent, measure: str, at_once: int) -> dict[str, float]:

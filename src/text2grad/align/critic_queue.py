@@ -122,7 +122,7 @@ def _judgement(answer: object) -> Judgement:
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Await a coroutine function; call any other function in a thread.
+    """Await a coroutine function; call any other function in a thread, and await what it returns.
 
     A thread cannot be stopped: after a timeout it is abandoned and its result ignored.
     """
@@ -147,7 +147,8 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
             loop.call_soon_threadsafe(settle, result.set_result, value)
 
     Thread(target=run, daemon=True).start()
-    return await result
+    value = await result
+    return await value if inspect.isawaitable(value) else value
 
 
 @cache

@@ -296,7 +296,7 @@ def configuration(job: Job) -> dict[str, Any]:
     rows = largest_divisor(job.mini_batch // count_gpus(job.verl.options), ppo.micro_batch_size)
     keys = {
         "algorithm.adv_estimator": NAME,
-        "algorithm.use_kl_in_reward": ppo.kl_coefficient > 0,  # makes verl load the reference
+        "algorithm.use_kl_in_reward": True,  # makes verl load the reference, also to report the KL
         **_data(job),
         **_model(job),
         **_sampling(job, rows),

@@ -237,13 +237,13 @@ class Trainer(PPOTrainerSync):  # type: ignore[misc]
 
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
         names = ["prompts", "responses", "response_mask", "old_log_probs", "entropy", "extra_fields"]
-        names += ["ref_log_prob"] * self.use_reference_policy + ["values", "last_value"] * self.use_critic
+        names += ["ref_log_prob", *["values", "last_value"] * self.use_critic]
         address = {"keys": batch.keys, "partition_id": batch.partition_id}
         data = transfer_queue.kv_batch_get(**address, select_fields=names)
         real = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         trajectories = {batch.keys[row]: read_trajectory(data, row) for row in real}
         ordered = fill_groups(trajectories, self.ppo.samples_per_prompt, self.tokenizer.eos_token_id)
-        coefficient = self.ppo.kl_coefficient if self.use_reference_policy else 0.0
+        coefficient = self.ppo.kl_coefficient
         responses, rollout = score_trajectories(
             [trajectory for _, trajectory in ordered], self.table, self.ppo, self.credit, coefficient
         )

@@ -69,7 +69,7 @@ def probe_critic(critic: Critic) -> OnStep | None:
     warnings: list[str] = []
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
-        if step % PROBE_EVERY:
+        if step % PROBE_EVERY or "delta_sum" not in metrics:  # every critique failed
             return
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             probe = critic.probe(step, metrics["delta_sum"])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from text2grad.align.variety import measure_variety
@@ -32,14 +33,17 @@ def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) 
     """
     mask, loss_mask = rollout.batch.mask, rollout.loss_mask  # (B, T) each
     lengths = mask.sum(dim=1).float()  # (B,), tokens of each response
-    delta_sums = rollout.delta.sum(dim=1)  # (B,), rewards before the KL
     critiques = [judgement for judgement in responses.judgements if isinstance(judgement, Critique)]
+    # A failed critique is no reward of 0: sums of rewards are over the N judged responses.
+    judged = torch.tensor([isinstance(judgement, Critique) for judgement in responses.judgements])  # (B,)
+    judged = judged.to(mask.device)
+    delta_sums, reward_sums = (rewards.sum(dim=1)[judged] for rewards in (rollout.delta, rollout.rewards))  # (N,)
     scores = [critique.score for critique in critiques if critique.score is not None]
     count = len(responses.samples)
     return {
         **({"score": sum(scores) / len(scores)} if scores else {}),
-        "delta_sum": float(delta_sums.mean()),
-        "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
+        **({"delta_sum": float(delta_sums.mean())} if critiques else {}),
+        **({"reward_sum": float(reward_sums.mean())} if critiques else {}),
         "labelled": sum(item.labelled for item in responses.credits) / float(mask.sum()),
         "critic_tokens": responses.critic_tokens,
         "critic_failed": 1 - len(critiques) / count,
@@ -66,7 +70,7 @@ def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) 
         "advantage_variance": float(adv.masked_var(rollout.returns - rollout.values, loss_mask)),
         "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, loss_mask)),
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, loss_mask)),
-        "reward_length_correlation": float(adv.reward_length_correlation(delta_sums, lengths)),
+        "reward_length_correlation": float(adv.reward_length_correlation(delta_sums, lengths[judged])),
     }
 
 

@@ -99,6 +99,13 @@ def test_what_is_wrong_with_one_row_fails_that_row(
         )
 
 
+def test_a_function_may_return_what_it_awaits(table: TokenTable, batch: list[Trajectory]) -> None:
+    async def later(example: Example, response: str) -> Judgement:
+        return praise(example, response)
+
+    assert failed_rows(TokenCredit(lambda *asked: later(*asked), table, SETTINGS).score_batch(batch)) == []
+
+
 def test_ids_of_another_tokenizer_fail_their_row(table: TokenTable, batch: list[Trajectory]) -> None:
     strange = Trajectory(batch[0].example, [600_000])
     assert failed_rows(TokenCredit(Asked(), table, SETTINGS).score_batch([*batch, strange])) == [8]

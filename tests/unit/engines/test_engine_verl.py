@@ -89,11 +89,10 @@ def test_a_value_function_is_configured_where_there_is_one(tmp_path: Path) -> No
     assert told["trainer.critic_warmup"] == 3, "verl counts steps from 1 and begins at this one"
 
 
-def test_without_kl_there_is_no_reference(tmp_path: Path) -> None:
-    reads = [
-        verl.configuration(job(tmp_path, kl_coefficient=beta))["algorithm.use_kl_in_reward"] for beta in (0, 1)
-    ]
-    assert reads == [False, True]
+@pytest.mark.parametrize("beta", [0, 1])
+def test_the_reference_is_loaded_without_a_penalty_too(tmp_path: Path, beta: float) -> None:
+    """The KL is reported, and `ppo.max_kl` stops a run that has diverged."""
+    assert verl.configuration(job(tmp_path, kl_coefficient=beta))["algorithm.use_kl_in_reward"] is True
 
 
 def test_adapters_are_verls_of_the_same_shape(tmp_path: Path) -> None:

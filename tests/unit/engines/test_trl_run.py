@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from text2grad.config import PRESETS, Config, load_config
 from text2grad.durable.run import CHECKPOINTS, RunOptions
 from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import plan_passes
-from text2grad.engines.trl.run import PPORun, newest_checkpoint, refuse_rounded_steps
+from text2grad.engines.trl.run import PPORun, newest_checkpoint, refuse_rounded_steps, refuse_sharded
 from text2grad.engines.trl.trainer import RecipeTrainer
 from text2grad.errors import EXIT_FAILED, EXIT_TERMINATED, UsageError, UserError
 from text2grad.page.report import build_report
@@ -244,3 +245,14 @@ def test_continuous_batching_may_not_turn_the_trained_weights_into_a_half_type(m
     refuse_rounded_steps(policy, SimpleNamespace(**asked))
     with pytest.raises(UserError, match="continuous_batching"):
         refuse_rounded_steps(policy, SimpleNamespace(**{**asked, half: True}))
+
+
+@pytest.mark.parametrize(
+    ("overlap", "split", "refused"), [("never", True, True), ("never", False, False), ("helps", True, False)]
+)
+def test_a_critic_on_the_policys_weights_needs_them_unsharded(overlap: str, split: bool, refused: bool) -> None:
+    """Each process judges its own answers, in as many passes as these need."""
+    recipe = SimpleNamespace(settings=PPOSettings(), environment=None, critic=SimpleNamespace(overlap=overlap))
+    trainer: Any = SimpleNamespace(recipe=recipe, split=split, use_vllm=False)
+    with pytest.raises(UserError, match="needs them unsharded") if refused else nullcontext():
+        refuse_sharded(trainer)

@@ -44,6 +44,11 @@ def test_means_over_tokens_and_answers() -> None:
     )
 
 
+def test_a_score_is_no_reward_of_spans() -> None:
+    report = reward_report([critique(-1, score=0.5)], [words("aa")], CreditSettings(scheme="last_token"))
+    assert (report["token_reward"], report["span_reward"]) == (0.5, 0.0)
+
+
 def test_a_failed_critique_is_counted_and_nothing_else() -> None:
     failed = Failure(kind="truncated", message="cut")
     both = reward_report([critique(-1), failed], [words("aabb"), words("aabbccdd")], CreditSettings())

@@ -137,6 +137,8 @@ def test_an_update_is_the_slow_formula(tmp_path: Path) -> None:
     metrics = compute_metrics(answered, rollout, 0.0)
     assert metrics["left_out"] == pytest.approx(1 - len(slow_kept()) / 24)
     assert metrics["critic_failed"] == pytest.approx(1 / 24)
+    judged = [row for row in range(24) if row != 6]
+    assert metrics["delta_sum"] == pytest.approx(float(rollout.delta[judged].sum(dim=1).mean()))
 
 
 def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_once(tmp_path: Path) -> None:

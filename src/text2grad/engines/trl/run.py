@@ -28,7 +28,7 @@ from text2grad.engines.trl import STATE
 from text2grad.engines.trl.fields import make_args, plan_passes, shared_fields
 from text2grad.engines.trl.trainer import Recipe, RecipeTrainer, fail_together
 from text2grad.errors import UsageError, UserError, first_line
-from text2grad.feedback import Critic, Example
+from text2grad.feedback import Critic, Example, get_overlap
 from text2grad.json_text import to_json
 from text2grad.jsonl import whole_file
 from text2grad.policy.episode import MakeEnvironment
@@ -98,7 +98,8 @@ def refuse_sharded(trainer: RecipeTrainer) -> None:
     """Refuse features that need the full weights in one process, if the weights are sharded.
 
     Raises:
-        UserError: the run has episodes (also with vLLM), or uses intermediate policies.
+        UserError: the run has episodes (also with vLLM), uses intermediate policies, or its critic
+            uses the policy's weights.
     """
     settings = trainer.recipe.settings
     if trainer.recipe.environment is not None and (trainer.split or trainer.use_vllm):
@@ -107,6 +108,9 @@ def refuse_sharded(trainer: RecipeTrainer) -> None:
         )
     if trainer.split and (settings.heldout_every or settings.keep_every):
         raise UserError("ppo.heldout_every and ppo.keep_every need unsharded weights", "leave them out")
+    if trainer.split and get_overlap(trainer.recipe.critic) == "never":
+        cure = "--reward_model.shared false (docs/reward-models.md), or serve it (docs/serving.md)"
+        raise UserError("a reward model that shares the policy's weights needs them unsharded", cure)
 
 
 def refuse_rounded_steps(policy: Policy, args: Any) -> None:

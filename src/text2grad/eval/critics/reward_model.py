@@ -193,9 +193,9 @@ def reward_report(
         if not isinstance(judgement, Failure)
     ]
     tokens = max(1, sum(len(answer) for _, answer in readable))
-    without_verdict = settings.model_copy(update={"outcome_weight": 0.0})
-    rewards = [float(credit(critique, answer, settings).delta.sum()) for critique, answer in readable]
-    span_rewards = [float(credit(critique, answer, without_verdict).delta.sum()) for critique, answer in readable]
+    credits = [credit(critique, answer, settings) for critique, answer in readable]
+    rewards = [float(paid.delta.sum()) for paid in credits]
+    span_rewards = [float(paid.word_rewards.sum()) for paid in credits]
     labels = [token_labels(critique.spans, answer) for critique, answer in readable]
     return {
         "token_reward": sum(rewards) / tokens,

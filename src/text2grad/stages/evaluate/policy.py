@@ -76,7 +76,7 @@ def _reward_kind(run: Path) -> str:
     """Return `tokens` or `scalar` for a PPO run by its rewards; "" for other runs."""
     metrics = run / "metrics.jsonl"
     with metrics.open(encoding="utf-8") if metrics.is_file() else (run / "config.yaml").open() as lines:
-        if "delta_sum" not in next(lines, ""):
+        if "critic_failed" not in next(lines, ""):
             return ""
     try:
         settings = load_config(run / "config.yaml")
