@@ -18,7 +18,6 @@ from text2grad.data import published
 from text2grad.data.conversations import (
     TurnWriter,
     default_turn_text,
-    is_structured,
     read_record,
     refuse_telemetry,
 )
@@ -44,7 +43,7 @@ from text2grad.data.spans.marks import (
     resolve_marks,
     to_code_points,
 )
-from text2grad.data.spreadsheets.tables import bad_rows, is_table
+from text2grad.data.spreadsheets.tables import bad_rows, is_filled, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
 from text2grad.errors import InvalidFields, UsageError, UserError
@@ -153,7 +152,7 @@ def import_feedback(
         return _import_folder(Path(path), lambda file: import_feedback(file, *arguments))
     if kind not in KINDS and not is_import_path(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    rows = [] if kind == "feedback" else list(read_located_rows(Path(path), sheet))
+    rows = list(read_located_rows(Path(path), sheet))
     options = Names(context_characters=context_characters, write=write, no_prompt=no_prompt)
     return import_rows(Path(path), rows, names, scales, options, kind, skip)
 
@@ -271,9 +270,17 @@ def _import_remarks(
     rows = [(location, expand_paths(row, options.mapped)) for location, row in rows]
     importer = Importer(kind, lambda row, id, names: ())
 
-    def convert(part: Sequence[LocatedRow]) -> tuple[Remarks, list[Feedback], list[str]]:
-        remarks = read_remarks(path, part, columns, given_scales, options.write)
+    def convert(
+        part: Sequence[LocatedRow], scales: Mapping[str, Scale] = given_scales
+    ) -> tuple[Remarks, list[Feedback], list[str]]:
+        remarks = read_remarks(path, part, columns, scales, options.write)
         return remarks, *build_records(path, importer, remarks.opinions, remarks.scales, options)
+
+    def convert_row(row: LocatedRow) -> None:
+        filled = {plain_name(key) for key, value in row[1].items() if is_filled(value)}
+        convert(
+            [row], {name: scale for name, scale in given_scales.items() if not name or plain_name(name) in filled}
+        )
 
     unusable: list[str] = []
     try:
@@ -281,7 +288,7 @@ def _import_remarks(
     except UserError:
         if not skip:
             raise
-        rows, unusable = _split_usable(path, rows, convert)
+        rows, unusable = _split_usable(path, rows, convert_row)
         remarks, records, losses = convert(rows)
     losses += [*unusable, *_unread_lines(remarks.opinions), *remarks.scales.problems]
     anchored = [
@@ -301,7 +308,7 @@ def _import_remarks(
 
 
 def _split_usable(
-    path: Path, rows: Sequence[LocatedRow], convert: Callable[[Sequence[LocatedRow]], object]
+    path: Path, rows: Sequence[LocatedRow], convert: Callable[[LocatedRow], object]
 ) -> tuple[list[LocatedRow], list[str]]:
     """Return the rows that can be converted by themselves, and a line on each of the others.
 
@@ -311,7 +318,7 @@ def _split_usable(
     usable, problems = [], []
     for location, row in rows:
         try:
-            convert([(location, {**keys, **row})])
+            convert((location, {**keys, **row}))
         except UserError as error:
             problems.append(error.problem.removeprefix(f"{path}: "))
         else:
@@ -509,9 +516,6 @@ def _detect_kind(rows: Sequence[LocatedRow], path: Path, is_mapped: bool) -> Imp
 
 def _read_records(path: Path, rows: Sequence[LocatedRow], write: TurnWriter) -> Iterator[Feedback]:
     """Yield feedback records; responses may also be structured messages."""
-    if not any(is_structured(row.get("response")) for _, row in rows):
-        yield from read_jsonl(path, Feedback)
-        return
     for number, (_, row) in enumerate(rows, start=1):
         try:
             yield read_record(row, write)

@@ -89,7 +89,7 @@ def map_columns(path: Path, rows: Sequence[LocatedRow], names: Mapping[str, str]
         UserError: a column is missing, or two are the same field (`Response` and `response`).
     """
     columns = list(dict.fromkeys(str(name) for _, row in rows for name in row))
-    mapped = {_find_column(path, name, columns): ours for ours, name in names.items()}
+    mapped = {find_column(path, name, columns): ours for ours, name in names.items()}
     fields: dict[str, str] = {}
     for column in columns:
         plain = plain_name(column)
@@ -102,7 +102,7 @@ def map_columns(path: Path, rows: Sequence[LocatedRow], names: Mapping[str, str]
     return fields
 
 
-def _find_column(path: Path, name: str, columns: Sequence[str]) -> str:
+def find_column(path: Path, name: str, columns: Sequence[str]) -> str:
     """Return the column that `--map` names.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from text2grad import wire
@@ -57,10 +58,9 @@ def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None 
     train = training_loop(config)
     stage = prepare_training(config, "sft", "sft", resume, engines=("local", "trl"))
     refuse_other_engines(stage)
-    finished = stage.folder / "policy"
-    if resume == "auto" and finished.is_dir() and not (stage.folder / CHECKPOINTS).is_dir():
+    if resume == "auto" and is_finished(stage.folder):
         cure = "--restart trains it again, another --run.folder trains a second one"
-        raise UserError(f"sft is finished: {finished}", cure)
+        raise UserError(f"sft is finished: {stage.folder / 'policy'}", cure)
     choose_device(config.policy.device)  # before a tiny model is made
     task = stage.run.task()
     examples = select_with_reference(task.examples("sft"))
@@ -82,6 +82,11 @@ def run_sft(config: Config, resume: ResumeMode = "auto", on_step: OnStep | None 
         **metrics,
         "out": str(stage.folder / "policy"),
     }
+
+
+def is_finished(folder: Path) -> bool:
+    """Return True if the folder of a stage has a trained policy and nothing to resume."""
+    return (folder / "policy").is_dir() and not (folder / CHECKPOINTS).is_dir()
 
 
 def training_loop(config: Config) -> Callable[..., dict[str, float]]:

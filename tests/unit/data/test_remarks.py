@@ -3,6 +3,7 @@ something is named."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from text2grad.data.export import export
 from text2grad.data.records import ImportResult, import_feedback, merge_feedback
 from text2grad.data.spans.marks import diff_spans
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback
+from text2grad.feedback import Feedback, Message, Source
+from text2grad.json_text import record_json
 from text2grad.jsonl import write_jsonl
 from text2grad.page.quality import feedback_quality
 
@@ -326,3 +328,21 @@ def test_whole_numbers_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert read(tmp_path, {"id": big, "response": DUE, "critique": "c"}).records[0].id == str(big)
     mark = {"start": 10, "end": 10**400, "label": "bad"}
     assert read(tmp_path, {"text": DUE, "label": [mark]}).report.unmatched == 1
+
+
+def test_a_row_without_a_rating_stays_beside_one_that_is_left_out(tmp_path: Path) -> None:
+    text = "prompt,response,critique,stars\np,a,fine,5\np,b,no stars,\np,,empty,3\n"
+    (tmp_path / "mine.csv").write_text(text, encoding="utf-8")
+    found = import_feedback(tmp_path / "mine.csv", scales=["stars=1..5"], skip=True)
+    assert [(record.response, record.score) for record in found.records] == [("a", 1.0), ("b", None)]
+
+
+@pytest.mark.parametrize("name", ["records.json", "records.jsonl.gz"])
+def test_our_records_are_read_in_each_form_of_json(name: str, tmp_path: Path) -> None:
+    record = Feedback(
+        id="1", prompt=(Message(role="user", content="?"),), response="a", critique="b", source=Source(kind="human")
+    )
+    rows = [record_json(record)]
+    data = f"[{','.join(rows)}]" if name.endswith(".json") else "\n".join(rows)
+    (tmp_path / name).write_bytes(gzip.compress(data.encode()) if name.endswith(".gz") else data.encode())
+    assert list(import_feedback(tmp_path / name).records) == [record]

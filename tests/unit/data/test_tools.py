@@ -252,7 +252,7 @@ UNREADABLE: list[tuple[Any, dict[str, Any], str]] = [
     ("", {}, "is empty"),
     ("", {"kind": "argilla"}, "no records"),
     ('{"colour": "red"}', {"kind": "slf5k"}, "record 1: no 'feedback'"),
-    ('{"colour": "red"}', {"kind": "feedback"}, ":1: "),
+    ('{"colour": "red"}', {"kind": "feedback"}, "record 1: id: Field required"),
     ("{}", {"kind": "handwriting"}, "unknown kind .*one of auto, feedback"),
 ]
 

@@ -302,3 +302,46 @@ def test_another_engine_is_refused_before_the_file_is_read(tmp_path: Path) -> No
     config = config_in(tmp_path, "--engine.name", "trl")
     with pytest.raises(UsageError, match=r"engine\.name trl"):
         run_improve(config, tmp_path / "absent.xlsx", ImproveOptions())
+
+
+def test_columns_that_the_proposal_leaves_out_are_not_read(tmp_path: Path) -> None:
+    """Their own names would make them corrections; those that are read are named."""
+    rows = [(*row, "yes" if number % 2 else "no", "Ann said so") for number, row in enumerate(columns(0, 1, 2, 3))]
+    rows[0] = (*rows[0][:4], "Corrected", "Good")
+    source = source_of(tmp_path, rows)
+    lines = "\n".join(describe(source))
+    assert "Corrected: not used" in lines and "Good: read as good" in lines
+    assert not any("corrected" in record.meta for record in source.records)
+
+
+def test_columns_that_are_named_are_all_read(tmp_path: Path) -> None:
+    rows = [(*row, f"page {number}") for number, row in enumerate(columns(0, 1, 2, 3))]
+    rows[0] = (*rows[0][:4], "Source text")
+    options = ("prompt=Source text", f"prompt={rows[0][0].upper()}")
+    source = source_of(tmp_path, rows, names=options)
+    (message,) = source.records[0].prompt
+    assert message.content == f"page 1\n\n{rows[1][0]}"
+    with pytest.raises(UserError, match="no column 'Sorce text'"):
+        source_of(tmp_path, rows, names=("prompt=Sorce text",))
+
+
+def test_a_run_that_was_stopped_once_sft_had_ended_is_resumed(tmp_path: Path) -> None:
+    """Its state does not say that `sft` has ended."""
+    table, config = write_table(tmp_path / "f.csv", columns(0, 1, 4)), config_in(tmp_path)
+    run_improve(config, table, ImproveOptions())
+    state = tmp_path / "run" / "improve.json"
+    seconds = json.loads(state.read_text())
+    state.write_text(json.dumps({**seconds, "seconds": {"import": 1.0}}))
+    before = (tmp_path / "run" / "sft" / "metrics.jsonl").stat().st_mtime_ns
+    run_improve(config, table, ImproveOptions())
+    assert (tmp_path / "run" / "sft" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("file", "problem"), [("inbox.json", "the run of an inbox"), ("sft/x", "another command")])
+def test_a_run_of_something_else_stays_as_it_was(file: str, problem: str, tmp_path: Path) -> None:
+    table, kept = write_table(tmp_path / "f.csv", columns(0, 1, 4)), tmp_path / "run" / file
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    with pytest.raises(UserError, match=problem):
+        run_improve(config_in(tmp_path), table, ImproveOptions())
+    assert kept.is_file()

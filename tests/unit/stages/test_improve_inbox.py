@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -193,13 +194,15 @@ def test_a_missing_folder_is_one_line(nights: Nights) -> None:
 
 
 def test_a_run_on_a_file_is_no_inbox_and_stays_as_it_was(nights: Nights) -> None:
-    kept = nights.run / "policy" / "kept"
-    kept.parent.mkdir(parents=True)
-    kept.touch()
     nights.arrive("monday.csv", 0, 15)
-    with pytest.raises(UserError, match="a run on a single file"):
-        nights.pass_by()
-    assert kept.is_file() and not (nights.run / "sft").exists()
+    for file in ("improve.json", "sft/policy"):
+        kept = nights.run / file
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+        with pytest.raises(UserError, match="the run of other commands"):
+            nights.pass_by()
+        assert kept.is_file()
+        shutil.rmtree(nights.run)
 
 
 @pytest.mark.parametrize(("file", "run"), [("shop.csv", "runs/shop"), ("shop.marked.csv", "runs/shop_marked")])
@@ -214,3 +217,28 @@ def test_files_with_other_names_have_other_runs(file: str, run: str, monkeypatch
     with pytest.raises(SystemExit):
         main(["improve", file, "--yes"])
     assert seen == [Path(run)]
+
+
+def test_feedback_of_the_current_policy_is_not_learned_again(nights: Nights) -> None:
+    """The file has grown, or was saved once more."""
+    nights.arrive("all.csv", 0, 15)
+    assert nights.pass_by().better
+    with (nights.inbox / "all.csv").open("a") as file:
+        file.write("\n")
+    again = nights.pass_by()
+    assert (again.files, again.records) == (["all.csv"], 0)
+
+
+def test_a_file_that_cannot_be_opened_is_skipped(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.arrive("mine.csv", 0, 15)
+    nights.arrive("yours.csv", 15, 30)
+    read_bytes = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "yours.csv":
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    night = nights.pass_by()
+    assert night.files == ["mine.csv"] and "Permission denied" in night.skipped[0]

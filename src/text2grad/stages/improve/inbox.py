@@ -16,12 +16,14 @@ from text2grad.data.files import list_files
 from text2grad.data.records import merge_feedback
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.feedback import Feedback
-from text2grad.jsonl import read_jsonl, write_jsonl
+from text2grad.json_text import record_json
+from text2grad.jsonl import read_jsonl, reading, write_jsonl
 from text2grad.settings import with_values
 from text2grad.stages import Summary
 from text2grad.stages.improve.anchor import anchor_comments
 from text2grad.stages.improve.plan import Earlier, Plan, make_plan, with_settings
 from text2grad.stages.improve.run import (
+    INBOX,
     POLICY,
     copy_policy,
     describe_verdict,
@@ -32,11 +34,11 @@ from text2grad.stages.improve.run import (
     train,
 )
 from text2grad.stages.improve.source import ImproveOptions, Source, describe, read_source
-from text2grad.stages.improve.steps import Steps, read_state
-from text2grad.stages.run_folder import BASE, RunFolder, read_json, write_json
+from text2grad.stages.improve.steps import STATE, Steps, read_state
+from text2grad.stages.run_folder import BASE, SFT, RunFolder, read_json, write_json
 from text2grad.tasks.base import question_key
 
-INBOX, LEARNED_RECORDS, POLICIES = "inbox.json", "learned.jsonl", "policies"
+LEARNED_RECORDS, POLICIES = "learned.jsonl", "policies"
 MAX_POLICIES = 3
 
 
@@ -79,11 +81,11 @@ class Inbox:
         """Read the inbox of a run folder; a new run has an empty one.
 
         Raises:
-            UserError: the run is of a single file, or its state cannot be read.
+            UserError: the run is of other commands, or its state cannot be read.
         """
-        policy = folder / POLICY
-        if policy.is_dir() and not policy.is_symlink():
-            raise UserError(f"{folder} is a run on a single file, not on an inbox", "set another --run.folder")
+        has_other_work = (folder / STATE).is_file() or (folder / SFT).exists()
+        if has_other_work and not (folder / INBOX).is_file():
+            raise UserError(f"{folder} is the run of other commands, not of an inbox", "set another --run.folder")
         file = folder / INBOX
         cure = "restore it from a backup, or set another --run.folder"
         return Inbox(folder, **read_json(file, cure)) if file.is_file() else Inbox(folder)
@@ -144,9 +146,11 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
     if inbox.is_learned and not options.plan:
         _store_learned(inbox, run)
     sources, skipped = _read_new(config, folder, inbox, options)
-    pending = _read_records(run.feedback_file)
+    pending, earlier_records = _read_records(run.feedback_file), _read_records(run.path / LEARNED_RECORDS)
+    learned = set(map(record_json, earlier_records))  # a file that grows has them again
     for source in sources.values():
-        pending = merge_feedback(pending, source.records)
+        new = [record for record in source.records if record_json(record) not in learned]
+        pending = merge_feedback(pending, new)
     if sources and not options.plan:
         write_jsonl(run.feedback_file, pending)
         inbox.files |= {key: source.path.name for key, source in sources.items()}
@@ -160,7 +164,7 @@ def _improve(config: Config, run: RunFolder, folder: Path, options: ImproveOptio
         kept=str(inbox.policy or BASE),
         exit_code=EXIT_SOME_RECORDS_FAILED if skipped else None,
     )
-    earlier = Earlier(_read_records(run.path / LEARNED_RECORDS), inbox.heldout)
+    earlier = Earlier(earlier_records, inbox.heldout)
     plan = _plan(pending, earlier, folder)
     if not plan.steps:
         waiting = f": {len(pending)} records wait for more" if pending else ""
@@ -196,10 +200,11 @@ def _read_new(
     sources: dict[str, Source] = {}
     skipped = []
     for path in list_files(folder)[0]:
-        key = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        if key in inbox.files or key in sources:
-            continue
         try:
+            with reading(path):
+                key = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            if key in inbox.files or key in sources:
+                continue
             source = read_source(config, path, options)
             if not source.records:
                 raise UserError(f"{path} has no comments, ratings or corrections")

@@ -15,7 +15,7 @@ from text2grad.config import Config, dump_config, preset_settings
 from text2grad.config.derive import FEW_ANSWERS
 from text2grad.config.estimate import Estimate, estimate
 from text2grad.data.records import merge_feedback
-from text2grad.errors import UsageError
+from text2grad.errors import UsageError, UserError
 from text2grad.eval.improvement import Comparison
 from text2grad.feedback import Feedback
 from text2grad.json_text import record_json, to_json
@@ -28,7 +28,8 @@ from text2grad.stages.improve.steps import Steps
 from text2grad.stages.run_folder import BASE, SFT, RunFolder, write_atomically
 from text2grad.tasks.base import digest, question_key
 
-SETTINGS = "improve.yaml"
+SETTINGS, INBOX = "improve.yaml", "inbox.json"
+"""The settings of the steps, and the state of `improve --inbox`, in the run."""
 POLICY = "policy"
 """The folder of the better policy, in the run."""
 SPEED_SECONDS = 0.3
@@ -73,9 +74,11 @@ def run_improve(
         choose: called where a column or scale is ambiguous; None refuses it.
 
     Raises:
-        UserError: the file cannot be read, or a step failed.
+        UserError: the file cannot be read, a step failed, or the run is of an inbox or in use.
         UsageError: a column is ambiguous, or another engine is set.
     """
+    from text2grad.durable.guard import lock_folder
+
     refuse_other_engine(config)
     source = read_source(config, path, options, choose)
     for line in describe(source):
@@ -102,17 +105,20 @@ def run_improve(
         return summary
     run = RunFolder.of(config)
     run.refuse_unwritable()
-    steps = Steps(run.path, identity(records, config), options.restart, expected)
-    if options.restart:
-        run.feedback_file.unlink(missing_ok=True)
-    write_feedback = partial(_write_feedback, config, source, records, steps)
-    comparison, best = train(config, plan, records, steps, write_feedback)
-    verdict = describe_verdict(comparison, best)
-    target = None
-    if comparison.better:
-        target = run.path / POLICY
-        copy_policy(run, best, target)
-        verdict = f"{verdict} as {target}"
+    if (run.path / INBOX).is_file():
+        raise UserError(f"{run.path} is the run of an inbox, not of a single file", "set another --run.folder")
+    with lock_folder(run.path):
+        steps = Steps(run.path, identity(records, config), options.restart, expected)
+        if options.restart:
+            run.feedback_file.unlink(missing_ok=True)
+        write_feedback = partial(_write_feedback, config, source, records, steps)
+        comparison, best = train(config, plan, records, steps, write_feedback)
+        verdict = describe_verdict(comparison, best)
+        target = None
+        if comparison.better:
+            target = run.path / POLICY
+            copy_policy(run, best, target)
+            verdict = f"{verdict} as {target}"
     print(verdict, file=sys.stderr)
     for line in _next_commands(run, target, len(records)):
         print(line, file=sys.stderr)
@@ -173,7 +179,7 @@ def train(
     from text2grad.page.report import build_report
     from text2grad.stages.evaluate.policy import run_evaluate
     from text2grad.stages.improve.verdict import best_policy
-    from text2grad.stages.sft import run_sft
+    from text2grad.stages.sft import is_finished, run_sft
     from text2grad.stages.train import run_train_offline
 
     run = RunFolder.of(config)
@@ -185,7 +191,10 @@ def train(
     write_feedback()
     with_config = ["--config", str(run.path / SETTINGS)]
     if SFT in plan.steps:
-        steps.run(SFT, ["sft", *with_config], lambda: run_sft(config, on_step=steps.forecast.on_update(SFT)))
+        on_update = steps.forecast.on_update(SFT)
+        # A run that was stopped after its last update has a policy, and its state does not say so.
+        is_trained = is_finished(run.path / SFT)
+        steps.run(SFT, ["sft", *with_config], lambda: None if is_trained else run_sft(config, on_step=on_update))
     if OFFLINE in plan.steps:
         command = ["train", "--offline", str(run.feedback_file), *with_config]
         steps.run(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from text2grad.config import Config
 from text2grad.data.files import LocatedRow, read_located_rows
+from text2grad.data.keys import COLUMNS, RATING_COLUMNS, SYSTEM_KEYS
 from text2grad.data.opinions import Names
 from text2grad.data.paths import flatten_rows, has_separate_answers
 from text2grad.data.records import ImportResult, has_known_format, import_rows
-from text2grad.data.remarks import parse_map
+from text2grad.data.remarks import find_column, parse_map, plain_name
 from text2grad.data.scale import parse_number
 from text2grad.data.spreadsheets.columns import Proposal, propose
 from text2grad.errors import UsageError, UserError
@@ -20,6 +21,9 @@ from text2grad.stages.run_folder import RunFolder
 from text2grad.tasks.base import question_text
 
 SHOWN_ROWS, SHOWN_CHARACTERS = 5, 40
+
+DECIDED = ("prompt", "response", "critique", "corrected", "score", "annotator", *RATING_COLUMNS)
+"""Our fields that a proposal assigns. A column with such a name that it leaves out is not read."""
 
 Choose = Callable[[str, Sequence[str]], str]
 """Ask the user to choose one of several options."""
@@ -80,7 +84,7 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
     located = list(read_located_rows(path, options.sheet))
     if not located:
         raise UserError(f"{path} has no rows", "check that it is the right file")
-    proposal = None if has_known_format(located[0][1]) else _propose(located, options)
+    proposal = None if has_known_format(located[0][1]) else _propose(path, located, options)
     while proposal is not None and proposal.doubts and choose is not None:
         doubt = proposal.doubts[0]
         value = doubt.values[doubt.options.index(choose(f"{path}: the {doubt.subject}", doubt.options))]
@@ -88,7 +92,7 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
             options = replace(options, scales=[*options.scales, value])
         else:
             options = replace(options, names=[*options.names, value])
-        proposal = _propose(located, options)
+        proposal = _propose(path, located, options)
     if proposal is not None:
         for doubt in proposal.doubts:
             raise UsageError(f"{path}: {doubt.problem}", f"choose one: {' or '.join(doubt.options)}")
@@ -99,14 +103,44 @@ def read_source(config: Config, path: Path, options: ImproveOptions, choose: Cho
         if name[-1:].isalnum() and parse_number(name) is not None:
             raise UserError(f"{path}: {name!r} is a rating, not the name of a column", "put a row of names above")
         scales = options.scales or ([proposal.scale] if proposal.scale else [])
-        options = replace(options, names=proposal.mapping, scales=scales)
+        mapped = _mapped_columns(path, located, options)
+        dropped, proposal = _settle_unused(proposal, mapped)
+        located = [(place, {name: row[name] for name in row if name not in dropped}) for place, row in located]
+        names = [f"{ours}={theirs}" for ours, columns in mapped.items() for theirs in columns]
+        names += [f"{ours}={theirs}" for ours, theirs in proposal.columns.items() if ours not in mapped]
+        options = replace(options, names=names, scales=scales)
     turns = Names(context_characters=config.task.context_characters, write=RunFolder.of(config).turn_writer())
     imported = import_rows(path, located, options.names, options.scales, turns, skip=True)
     return Source(path, len(located), proposal, imported, options)
 
 
-def _propose(located: Sequence[LocatedRow], options: ImproveOptions) -> Proposal:
-    columns = {field: names[-1] for field, names in parse_map(options.names).items()}
+def _mapped_columns(
+    path: Path, located: Sequence[LocatedRow], options: ImproveOptions
+) -> dict[str, tuple[str, ...]]:
+    """Return our field -> the columns of the file that --map names."""
+    flat, _ = flatten_rows([row for _, row in located])
+    headers = list(dict.fromkeys(name for row in flat for name in row))
+    named = parse_map(options.names).items()
+    return {ours: tuple(find_column(path, name, headers) for name in names) for ours, names in named}
+
+
+def _settle_unused(proposal: Proposal, mapped: Mapping[str, Sequence[str]]) -> tuple[set[str], Proposal]:
+    """Return the columns to drop, which `import` would read by their names, and the proposal.
+
+    Its notes name the columns that are read although it does not assign them.
+    """
+    fields = {theirs: ours for ours, columns in mapped.items() for theirs in columns}
+    plain = {name: plain_name(name) for name in proposal.unused if name not in fields}
+    fields |= {
+        name: ours for name, ours in plain.items() if ours in (*COLUMNS, *SYSTEM_KEYS) and ours not in DECIDED
+    }
+    dropped = {name for name, ours in plain.items() if ours in DECIDED}
+    notes = {name: f"read as {fields[name]}" for name in proposal.unused if name in fields}
+    return dropped, replace(proposal, notes={**proposal.notes, **notes})
+
+
+def _propose(path: Path, located: Sequence[LocatedRow], options: ImproveOptions) -> Proposal:
+    columns = {ours: names[-1] for ours, names in _mapped_columns(path, located, options).items()}
     plain = [row for _, row in located]
     flat, talk = flatten_rows(plain)
     return propose(flat, columns, bool(options.scales), talk, bool(talk) and has_separate_answers(plain, talk))

@@ -30,7 +30,8 @@ class Steps:
     `identity` is a digest of feedback and settings; `restart` removes what was trained before.
 
     Raises:
-        UserError: the folder holds steps of another identity, and `restart` is false.
+        UserError: the folder holds steps of another identity or of other commands, and `restart` is
+            false.
     """
 
     def __init__(self, folder: Path, identity: str, restart: bool, expected: Estimate) -> None:
@@ -39,6 +40,9 @@ class Steps:
         if self.state and self.state["identity"] != identity:
             problem = f"{folder} was made from another file, or with other settings"
             raise UserError(problem, "start over with --restart, or set another --run.folder")
+        if not (self.state or restart) and (folder / SFT).exists():
+            problem = f"{folder} has a policy that another command trained"
+            raise UserError(problem, "set another --run.folder; --restart replaces it")
         if not self.state:
             self.file.unlink(missing_ok=True)  # an interrupted restart starts over again
             for old in (folder / SFT, folder / "ppo" / OFFLINE, *(folder / "evaluation").glob("*/")):
