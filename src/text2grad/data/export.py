@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 
 from text2grad.data.conversations import parse_turns
@@ -146,6 +146,8 @@ def build_pairs(records: Iterable[Feedback], pairs_per_prompt: int = 1) -> Pairs
             pairs.append(_preference(record, corrected, record.response))
         elif record.score is None:
             left_out["without_score"] += 1
+        elif not any(turn.content.strip() for turn in record.prompt):  # which answers belong together is unknown
+            left_out["without_prompt"] += 1
         else:
             scored.setdefault(to_json([turn.model_dump() for turn in record.prompt]), []).append(record)
     for group in scored.values():
@@ -170,11 +172,17 @@ def _pairs_from_both_ends(group: Sequence[Feedback], count: int) -> Iterator[Pre
     distinct = {response_key(record.response).strip(): record for record in reversed(group)}
     best_first = sorted(reversed(distinct.values()), key=lambda record: -_score(record))
     worst_first = sorted(reversed(distinct.values()), key=_score)
-    ranks = sorted(product(range(len(distinct)), repeat=2), key=lambda pair: (abs(pair[0] - pair[1]), pair))
-    pairs = ((best_first[i], worst_first[j]) for i, j in ranks)
+    pairs = ((best_first[i], worst_first[j]) for i, j in _ranks(len(distinct)))
     ordered = (pair for pair in pairs if _score(pair[0]) > _score(pair[1]))
     for better, worse in islice(ordered, count):
         yield _preference(better, better.response, worse.response)
+
+
+def _ranks(count: int) -> Iterator[tuple[int, int]]:
+    """Yield all pairs of ranks below `count`, the nearest first."""
+    for distance in range(count):
+        for i in range(count):
+            yield from ((i, j) for j in sorted({i - distance, i + distance}) if 0 <= j < count)
 
 
 def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:

@@ -106,6 +106,7 @@ class Notebook:
         self.items, self.out = dict(items), out
         self.checks = out.with_suffix(".checks.jsonl")
         self._versions: dict[tuple[str, str], list[Opinion]] = defaultdict(list)
+        self._annotators: dict[str, dict[str, None]] = defaultdict(dict)  # of each item, in order
         self._acts: set[str] = set()
         path = out.with_suffix(".journal")
         with writing(path):
@@ -162,6 +163,7 @@ class Notebook:
         self._acts.add(act.act)
         self.items.setdefault(act.item, make_item([act.answer], [act.answer.id]))
         self._versions[act.item, act.annotator].append(act.opinion)
+        self._annotators[act.item][act.annotator] = None
 
     def version(self, item: str, annotator: str) -> int:
         """Return the number of changes of an opinion."""
@@ -207,7 +209,7 @@ class Notebook:
 
     def opinions_on(self, key: str) -> dict[str, Opinion]:
         """Return the opinions on an item that are not empty, by annotator."""
-        names = dict.fromkeys([*self.items[key].people, *(annotator for _, annotator in self._versions)])
+        names = dict.fromkeys([*self.items[key].people, *self._annotators.get(key, ())])
         newest = {name: self.history(key, name)[-1] for name in names}
         return {name: opinion for name, opinion in newest.items() if opinion.says_something}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.data.export import build_pairs, count_left_out, export
+from text2grad.data.export import Pairs, build_pairs, count_left_out, export
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source
 
@@ -57,3 +57,15 @@ def test_one_that_passes_stands_over_each_that_fails(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no two answers"):
         export(RECORDS[:1], "preference", tmp_path / "pairs.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+def test_answers_to_unknown_questions_are_no_pairs() -> None:
+    """They all have the same empty prompt."""
+    unknown = (Message(role="user", content=""),)
+    records = [
+        Feedback(
+            id=str(score), prompt=unknown, response=f"answer {score}", score=score, source=Source(kind="human")
+        )
+        for score in (-1, 1)
+    ]
+    assert build_pairs(records) == Pairs([], {"without_prompt": 2})

@@ -337,6 +337,13 @@ def test_a_run_that_was_stopped_once_sft_had_ended_is_resumed(tmp_path: Path) ->
     assert (tmp_path / "run" / "sft" / "metrics.jsonl").stat().st_mtime_ns == before
 
 
+def test_questions_of_files_with_equal_ids_differ(tmp_path: Path) -> None:
+    records = source_of(tmp_path, columns(0, 1, 4)).records
+    plan = make_plan([record.model_copy(update={"id": "1"}) for record in records], "f")
+    ids = [example.id for example in (*plan.training, *plan.heldout)]
+    assert len(set(ids)) == len(ids) > 5
+
+
 @pytest.mark.parametrize(("file", "problem"), [("inbox.json", "the run of an inbox"), ("sft/x", "another command")])
 def test_a_run_of_something_else_stays_as_it_was(file: str, problem: str, tmp_path: Path) -> None:
     table, kept = write_table(tmp_path / "f.csv", columns(0, 1, 4)), tmp_path / "run" / file

@@ -96,10 +96,14 @@ def _by_question(records: Sequence[Feedback]) -> dict[str, list[Feedback]]:
 
 
 def _as_example(records: Sequence[Feedback]) -> Example:
-    """Return a question with the answer to imitate: a correction, else the best rated."""
+    """Return a question with the answer to imitate: a correction, else the best rated.
+
+    Its id is of the question, because ids of several files may be equal.
+    """
     best = max(records, key=lambda record: (bool(_correction(record)), record.score or 0.0))
     reference = _correction(best) or str(best.response)
-    return Example(id=best.id, prompt=best.prompt, reference=reference)
+    id = f"question-{digest(question_key(best)).hex()[:12]}"
+    return Example(id=id, prompt=best.prompt, reference=reference)
 
 
 def with_settings(config: Config, plan: Plan, records: Sequence[Feedback]) -> Config:
