@@ -34,7 +34,7 @@ def compute_metrics(responses: Responses, rollout: Rollout, coefficient: float) 
     mask, loss_mask = rollout.batch.mask, rollout.loss_mask  # (B, T) each
     lengths = mask.sum(dim=1).float()  # (B,), tokens of each response
     critiques = [judgement for judgement in responses.judgements if isinstance(judgement, Critique)]
-    # A failed critique is no reward of 0: sums of rewards are over the N judged responses.
+    # A failed critique is not a reward of 0: sums of rewards are over the N judged responses.
     judged = torch.tensor([isinstance(judgement, Critique) for judgement in responses.judgements])  # (B,)
     judged = judged.to(mask.device)
     delta_sums, reward_sums = (rewards.sum(dim=1)[judged] for rewards in (rollout.delta, rollout.rewards))  # (N,)

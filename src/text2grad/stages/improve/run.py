@@ -192,7 +192,7 @@ def train(
     with_config = ["--config", str(run.path / SETTINGS)]
     if SFT in plan.steps:
         on_update = steps.forecast.on_update(SFT)
-        # A run that was stopped after its last update has a policy, and its state does not say so.
+        # A run that was stopped after its last update has a policy that its state does not record.
         is_trained = is_finished(run.path / SFT)
         steps.run(SFT, ["sft", *with_config], lambda: None if is_trained else run_sft(config, on_step=on_update))
     if OFFLINE in plan.steps:
