@@ -25,10 +25,13 @@ class HumanCritic:
 
     def __init__(self, records: Iterable[Feedback]) -> None:
         self._reviews: dict[tuple[str, str], list[Judgement]] = {}
+        by_person: dict[tuple[str, str], list[tuple[object, Judgement]]] = {}
         for record in records:
-            opinions = self._reviews.setdefault((record.id, record.response), [])
-            if (judgement := record.judgement()) not in opinions:
-                opinions.append(judgement)
+            opinions = by_person.setdefault((record.id, record.response), [])
+            person = record.source.model, record.meta.get("annotator")
+            if (opinion := (person, record.judgement())) not in opinions:  # the same record twice counts once
+                opinions.append(opinion)
+        self._reviews = {key: [judgement for _, judgement in opinions] for key, opinions in by_person.items()}
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Look up each pair; a response without a review gives a `Failure`."""

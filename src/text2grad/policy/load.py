@@ -130,7 +130,18 @@ def _model_to_train(part: str, name: str, settings: PolicySettings) -> tuple[Any
         if dtype != torch.float32:
             exact[f"{part}.{layer_name}.weight"] = layer.weight.detach()
         layer.to(dtype)
-    return model.unload().to(dtype).requires_grad_(True), exact
+    return cast_weights(model.unload(), dtype).requires_grad_(True), exact
+
+
+def cast_weights(model: Any, dtype: torch.dtype) -> Any:
+    """Cast the weights of a model in place; return it.
+
+    `model.to(dtype)` would also round what is computed from its configuration, such as rotary
+    frequencies, which transformers keeps in float32.
+    """
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    return model
 
 
 def is_adapter(name: str) -> bool:

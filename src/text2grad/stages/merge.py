@@ -37,6 +37,7 @@ from text2grad.policy.load import (
     ADAPTER_FILE,
     BASE,
     base_model_name,
+    cast_weights,
     is_adapter,
     load_model,
     merge_layers,
@@ -158,6 +159,10 @@ def generation_config(model: Any, tokenizer: Any, target: str) -> GenerationConf
     config: GenerationConfig = copy.deepcopy(model.generation_config)
     for name, value in ids.items():
         setattr(config, name, value)
+    try:
+        config.validate(strict=True)
+    except ValueError:  # a temperature for servers that always sample; it cannot be saved without do_sample
+        config.do_sample = True
     return config
 
 
@@ -220,7 +225,8 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
         sums += torch.stack([(a.double() * b.double()).sum() for a, b in pairs])
     product, *norms = sums.tolist()
     cosine = product / (norms[0] * norms[1]) ** 0.5 if all(norms) else float(not any(norms))
-    return model.unload().to(target_dtype), None if target_dtype == torch.float32 else cosine
+    merged = cast_weights(model.unload(), target_dtype)
+    return merged, None if target_dtype == torch.float32 else cosine
 
 
 def _card(config: Config, run: RunFolder, target: str, license_name: str, contents: str, base: str) -> str:

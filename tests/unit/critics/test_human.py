@@ -40,6 +40,16 @@ def test_several_opinions_on_one_response_are_one_with_weights(records: list[Fee
     assert [span.weight for span in both.spans] == [1.0, 0.5] and both.score == round(record.score / 2, 4)
 
 
+def test_equal_opinions_of_two_people_count_twice(records: list[Feedback]) -> None:
+    scores = {"a": 1.0, "b": 1.0, "c": -1.0}
+    opinions = [
+        records[0].model_copy(update={"score": score, "meta": {"annotator": name}})
+        for name, score in scores.items()
+    ]
+    (merged,) = HumanCritic([*opinions, opinions[0]]).critique([records[0].example()], [records[0].response])
+    assert isinstance(merged, Critique) and merged.score == 0.3333
+
+
 def test_the_example_of_a_record_without_a_correction_has_no_reference() -> None:
     prompt = (Message(role="user", content="q"),)
     record = Feedback.of(Example(id="1", prompt=prompt), "r", Critique(text=""), Source(kind="human"))

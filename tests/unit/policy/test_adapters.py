@@ -218,6 +218,8 @@ def test_where_all_weights_are_trained_an_adapter_is_merged_in_float32(base: Pat
         before = plain.get_parameter(name).float()
         torch.testing.assert_close(policy.exact[name], before + change, rtol=0, atol=1e-7)
         assert torch.equal(policy.get_parameter(name), policy.exact[name].bfloat16())
+    rotary, exact = (each.model.model.rotary_emb.inv_freq for each in (policy, plain))
+    assert rotary.dtype == torch.float32 and torch.equal(rotary, exact), "frequencies are not weights"
     whole = load_policy(settings(sft, None, "float32"))
     assert not whole.exact and torch.equal(whole.get_parameter(name), policy.exact[name])
 

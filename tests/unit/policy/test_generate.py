@@ -16,6 +16,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedTokenizerFast,
+    cache_utils,
 )
 
 from text2grad.chat import Completion
@@ -100,6 +101,9 @@ def test_only_layers_of_full_attention_are_ours_and_rows_of_a_state_stay(make: M
     assert ours["full attention"] == [True, True] and ours["sliding window"] == [False, False]
     assert ours["convolution and attention"][1]
     assert [kind for kind, cache in caches.items() if not can_drop_rows(cache)] == ["convolution and attention"]
+    both = caches["full attention"]
+    both.layers = [cache_utils.LinearAttentionAndFullAttentionLayer()]
+    assert not can_drop_rows(both), "it selects rows of the keys alone"
 
 
 def test_sampled_tokens_have_the_probabilities_they_are_scored_with(make: Make) -> None:

@@ -99,6 +99,15 @@ def test_a_server_lets_it_answer_as_it_does_here(config: Config) -> None:
     assert not greedy.do_sample and (greedy.repetition_penalty or 1.0) == 1.0
 
 
+def test_a_temperature_without_do_sample_can_be_saved(config: Config, tmp_path: Path) -> None:
+    """As some base models have it, for servers that always sample."""
+    policy = adapted(config)
+    policy.model.generation_config = GenerationConfig(temperature=0.7)
+    merged = generation_config(policy.model, policy.tokenizer, "text2grad")
+    merged.save_pretrained(tmp_path)
+    assert (merged.temperature, merged.do_sample) == (0.7, True)
+
+
 def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(config: Config, tmp_path: Path) -> None:
     run_merge(config, "text2grad", tmp_path / "whole", "other", None)
     found = run_merge(config, "text2grad", tmp_path / "half", "other", None, MergeForm(dtype="bfloat16"))

@@ -73,8 +73,11 @@ def make_cache(model: Any) -> DynamicCache:
 
 
 def can_drop_rows(cache: DynamicCache) -> bool:
-    """Return True if all layers support `batch_select_indices`."""
-    return all(isinstance(layer, DynamicLayer) for layer in cache.layers)
+    """Return True if all layers support `batch_select_indices`.
+
+    A layer that has the state of a linear attention too selects its keys and values alone.
+    """
+    return all(isinstance(layer, DynamicLayer) and not hasattr(layer, "conv_states") for layer in cache.layers)
 
 
 def refuse_uncached(model: Any) -> None:
