@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from codeverdict import reading
 from codeverdict.inside import perform
-from codeverdict.runner import Job, Runner
+from codeverdict.runner import REFERENCE_SECONDS, Job, Runner
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,10 @@ def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> G
 
 
 def _gate(runner: Runner, tests: str, names: tuple[str, ...], reference: str) -> Gate:
-    if reference and not (verdict := runner.run(reference, tests)).passed:
-        return Gate(False, f"the reference: {verdict.outcome}{f': {verdict.error}' if verdict.error else ''}")
+    if reference:
+        patient = Job(reference, tests, seconds=max(REFERENCE_SECONDS, runner.seconds))
+        if not (verdict := runner.wait(runner.submit(patient))).passed:
+            return Gate(False, f"the reference: {verdict.outcome}{f': {verdict.error}' if verdict.error else ''}")
     submitted = (
         [(stub, runner.submit(Job(code, tests, lenient=True))) for stub, code in stubs(names)] if names else []
     )

@@ -27,6 +27,15 @@ def test_a_task_is_accepted_only_with_a_reference_that_passes(runner: Runner) ->
     assert broken == "the reference: broken: ModuleNotFoundError: No module named 'no_such_module'"
 
 
+def test_a_slow_reference_is_given_more_time(runner: Runner) -> None:
+    tests = "from solution import f\ndef test():\n    assert f(1) == 2\n"
+    with Runner(seconds=0.3, tier=runner.tier) as impatient:
+        slow = "import time\ndef f(x):\n    end = time.process_time() + 0.6\n"
+        slow += "    while time.process_time() < end:\n        pass\n    return x + 1\n"
+        assert impatient.run(slow, tests).outcome == "timeout"
+        assert stub_gate(impatient, tests, reference=slow).accepted
+
+
 def test_there_are_about_thirty_stubs() -> None:
     found = dict(stubs(("f", "OwnError")))
     assert 30 <= len(found) <= 40

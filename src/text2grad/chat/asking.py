@@ -291,4 +291,4 @@ def global_pause(wait: float | None) -> float:
 
     A wait that is too long only fails its question.
     """
-    return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait
+    return FIRST_PAUSE if not wait or wait > LONGEST_WAIT else wait

@@ -138,6 +138,9 @@ class OpenAIChat:
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
         """Settle all open questions, one at a time until the server has answered one."""
+        if not self.asker.budget.reached:  # an error may have ended an earlier call of this process
+            self.asker.pace.resume()
+            self._failures = self._misses = 0
         with StopRequest():
             self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)
 

@@ -11,8 +11,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 def retry_delay(retry: int, wait: float | None) -> float:
-    """Return the seconds before a retry: `wait` of the server, else exponential; with jitter."""
-    if wait is not None:
+    """Return the seconds before a retry, with jitter: `wait` of the server, else exponential.
+
+    A wait of 0 says nothing, because the server is overloaded.
+    """
+    if wait:
         return wait + random.uniform(0, min(0.1 * wait, 1.0))
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retry)
     return random.uniform(longest / 2, longest)
@@ -51,7 +54,7 @@ class Pace:
             self._open -= 1
             if answered and self.limit < self._most:
                 self.limit = min(self._most, self.limit + 1 / self.limit)
-            self._free.notify()
+            self._free.notify_all()  # one thread alone may be asleep before a retry
 
     def slow_down(self, sent_at: float, pause: float) -> None:
         """Halve the limit and pause all requests, because the server was overloaded.
@@ -79,3 +82,8 @@ class Pace:
         with self._free:
             self._stopped = True
             self._free.notify_all()
+
+    def resume(self) -> None:
+        """Allow requests again."""
+        with self._free:
+            self._stopped = False

@@ -35,7 +35,12 @@ _REASONS = ("reason", "suggestion")
 _COUNTS = ("turn", "occurrence")
 _ITEM_KEYS = {"quote", *_REASONS, *_COUNTS, "part"}
 # A single key is a phrase with its reason, unless it is a field name of another format.
-_NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
+_OTHER_KEYS = (
+    *("text", "span", "phrase", "start", "end", "label", "comment", "explanation", "missing", "omission"),
+    *("omitted", "issue", "problem", "error", "fix", "word", "words", "sentence", "excerpt", "snippet"),
+    *("code", "line", "content", "value", "reasoning"),
+)
+_NOT_PHRASES = frozenset({*_ITEM_KEYS, *_OTHER_KEYS})
 
 Item = str | dict[str, str | int | bool]
 
@@ -175,7 +180,7 @@ def _parse_item(item: object) -> Iterator[Quote]:
 
 def _parse_phrases(pairs: dict[str, Any]) -> Iterator[Quote]:
     for phrase, reason in pairs.items():
-        if phrase in _NOT_PHRASES:
+        if phrase.strip().lower() in _NOT_PHRASES:
             invalid(f"{phrase!r} where a phrase of the response belongs")
         yield Quote(phrase, _parse_string(reason, "a reason"))
 

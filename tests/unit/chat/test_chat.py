@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from chat_server import KEY, ChatServer, Reply, error, last_message, said, servers_of
 from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat
+from text2grad.chat.asking import global_pause
 from text2grad.chat.journal import State
+from text2grad.chat.pace import FIRST_PAUSE, Pace, retry_delay
 from text2grad.chat.questions import Question
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
@@ -80,3 +83,33 @@ def test_a_question_asked_twice_costs_both_answers(tmp_path: Path) -> None:
                 paid = chat.paid_answer(question)
             assert paid is not None and paid.usage["completion_tokens"] == 200.0
     assert server.turns["hello"] == 2
+
+
+def test_after_an_error_the_next_call_asks_again(tmp_path: Path) -> None:
+    """A service of critics lives longer than an outage of its server."""
+    replies = {"first": error(401), "second": said("fine")}
+    with servers_of(ChatServer) as start:
+        server = start(lambda text, turn, body: replies[text], last_message)
+        with chat_at(server.url) as chat:
+            with pytest.raises(UserError, match="401"):
+                chat.complete([asked("first")])
+            (answer,) = chat.complete([asked("second")])
+    assert isinstance(answer, Completion) and answer.text == "fine"
+
+
+def test_a_free_place_is_given_to_a_thread_that_waits_for_it_and_not_to_a_sleeper() -> None:
+    pace = Pace(1)
+    assert pace.enter()
+    entered = Event()
+    Thread(target=pace.sleep, args=(30,), daemon=True).start()
+    time.sleep(0.1)
+    Thread(target=lambda: pace.enter() and entered.set(), daemon=True).start()
+    time.sleep(0.1)
+    pace.leave(answered=True)
+    is_entered = entered.wait(5)
+    pace.stop()
+    assert is_entered
+
+
+def test_a_wait_of_nothing_is_no_pause_for_an_overloaded_server() -> None:
+    assert retry_delay(3, 0.0) >= 2 and retry_delay(0, 7.0) >= 7 and global_pause(0.0) == FIRST_PAUSE

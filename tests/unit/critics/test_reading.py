@@ -7,7 +7,7 @@ import pytest
 
 from text2grad.chat import Completion
 from text2grad.critics.prompted import Reader
-from text2grad.feedback import Failure
+from text2grad.feedback import Critique, Failure
 
 HEAD = '{"critique": "Fine.", "good_spans": ["answer"], "poor_spans": [], "score": -1'
 TWICE = [
@@ -42,6 +42,23 @@ def test_a_key_given_twice_is_invalid_repaired_or_not() -> None:
     }
     wrong = [case for case, read in readings.items() if not isinstance(read, Failure) or read.kind != "invalid"]
     assert not wrong
+
+
+REPAIRABLE = "{critique: 'Late.', good_spans: [], poor_spans: ['answer'], score: %s}"
+CUT = """{critique: "c", "good_spans": [], "poor_spans": [{"quote": "answer", "reason": "x"}, "e f"""
+
+
+@pytest.mark.parametrize("score", ["−1", "–0.5", "－1", "1 / 10", "1 of 10", "1%", "1 star", "0.5 out of 5"])
+def test_a_score_that_a_repair_would_misread_is_invalid(score: str) -> None:
+    read = Reader(annotator=True).read(Completion(text=REPAIRABLE % score), "an answer.")
+    assert isinstance(read, Failure) and read.kind == "invalid"
+
+
+def test_a_repair_keeps_a_number_and_refuses_half_an_answer() -> None:
+    reader = Reader(annotator=True)
+    kept, cut = (reader.read(Completion(text=text), "an answer.") for text in (REPAIRABLE % "-1 // bad", CUT))
+    assert isinstance(kept, Critique) and kept.score == -1
+    assert isinstance(cut, Failure)
 
 
 NESTED = ["{" * 20_000, '{a:"' * 5000, "{'" * 12_000, "{a," * 5000, "('" * 5000, '{"a": ["a","b"' * 2000]

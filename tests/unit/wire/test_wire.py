@@ -348,3 +348,11 @@ def test_a_failure_can_always_be_stored() -> None:
     judgement = parse("no object \ud83d", RESPONSE)
     assert isinstance(judgement, Failure) and judgement.raw == "no object ?"
     assert Failure.model_validate_json(judgement.model_dump_json()) == judgement
+
+
+@pytest.mark.parametrize("name", ["missing", "Issue", "code ", "Quote"])
+def test_the_name_of_a_field_is_no_quote(name: str) -> None:
+    """Two hikers are missing: where they were last seen is an omission."""
+    answer = {"critique": "c", "good_spans": [], "poor_spans": [{name: "where they were seen"}], "score": -1}
+    read = parse(json.dumps(answer), f"Two hikers: {name} since Friday.")
+    assert isinstance(read, Failure) and read.kind == "invalid"

@@ -22,6 +22,8 @@ Parse = Callable[[str, str, Tolerance], Judgement]
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
+_SCORE = re.compile(r"""(?<!\w)score(?!\w)["'“”‘’]?\s*[:=]\s*([^,}\n]*)""", re.IGNORECASE)
+_JSON_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|null|none", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Reader:
         """
         import json_repair
 
-        if not _is_repairable(text):
+        if not _is_repairable(text) or not _is_complete(text):
             return None
         try:
             repaired = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], logging=True)
@@ -96,6 +98,16 @@ class Reader:
         if isinstance(critique, Failure) or critique.quotes.unmatched or critique.quotes.ambiguous:
             return None
         return critique
+
+
+def _is_complete(text: str) -> bool:
+    """False if the answer seems to be cut, or has a score that json-repair would misread.
+
+    It reads `-1` with a typographic minus, and `1 of 10`, as 1.
+    """
+    scores = (match[1].strip(" \t\r'\"“”") for match in _SCORE.finditer(_COMMENT.sub(" ", text)))
+    is_cut = any(sign in text[text.rindex("}") :] for sign in '"[')
+    return not is_cut and all(_JSON_NUMBER.fullmatch(score) for score in scores)
 
 
 def _count_absent(critique: Critique) -> int:
