@@ -46,7 +46,7 @@ from text2grad.data.spans.marks import (
 from text2grad.data.spreadsheets.tables import bad_rows, is_filled, is_table
 from text2grad.data.tools import IMPORTERS as TOOL_IMPORTERS
 from text2grad.data.tools import PAIRS_CURE
-from text2grad.errors import InvalidFields, UsageError, UserError
+from text2grad.errors import InvalidFields, UsageError, UserError, first_error
 from text2grad.feedback import Critique, Failure, Feedback, Label, QuoteCounts, Record, escapes_folder, response_key
 from text2grad.json_text import record_json
 from text2grad.jsonl import read_jsonl, write_jsonl
@@ -516,11 +516,14 @@ def _detect_kind(rows: Sequence[LocatedRow], path: Path, is_mapped: bool) -> Imp
 
 def _read_records(path: Path, rows: Sequence[LocatedRow], write: TurnWriter) -> Iterator[Feedback]:
     """Yield feedback records; responses may also be structured messages."""
-    for number, (_, row) in enumerate(rows, start=1):
+    for location, row in rows:
         try:
             yield read_record(row, write)
         except ValueError as error:
-            raise bad_record(path, number, error) from error
+            kind, number, *_ = location.split()
+            place = f"{path}:{number}" if kind == "line" else f"{path}: {location}"
+            cure = getattr(error, "cure", "") or f"fix or remove {location}"
+            raise UserError(f"{place}: {first_error(error)}", cure) from error
 
 
 # Files of records.

@@ -14,7 +14,7 @@ from text2grad.page.signs import describe_comparison
 from text2grad.stages.evaluate.policy import compare_with_start, warn_below_scalar
 from text2grad.stages.run_folder import RunFolder
 
-PPO = '{"step": 0, "delta_sum": 1.0}\n'
+PPO = '{"step": 0, "critic_failed": 0.0}\n'
 
 
 @pytest.fixture
