@@ -113,16 +113,20 @@ def run_improve(
             run.feedback_file.unlink(missing_ok=True)
         write_feedback = partial(_write_feedback, config, source, records, steps)
         comparison, best = train(config, plan, records, steps, write_feedback)
-        verdict = describe_verdict(comparison, best)
-        target = None
-        if comparison.better:
-            target = run.path / POLICY
-            copy_policy(run, best, target)
-            verdict = f"{verdict} as {target}"
-    print(verdict, file=sys.stderr)
+        target = _keep_better(run, comparison, best)
     for line in _next_commands(run, target, len(records)):
         print(line, file=sys.stderr)
     return replace(summary, **outcome(comparison, best, steps), out=str(target) if target else None)
+
+
+def _keep_better(run: RunFolder, comparison: Comparison, best: str) -> Path | None:
+    """Print the verdict, and return the folder of the new policy if it is better."""
+    target = run.path / POLICY if comparison.better else None
+    if target is not None:
+        copy_policy(run, best, target)
+    kept = f" as {target}" if target else ""
+    print(f"{describe_verdict(comparison, best)}{kept}", file=sys.stderr)
+    return target
 
 
 def _approve(options: ImproveOptions, confirm: Confirm | None, question: str) -> bool:
