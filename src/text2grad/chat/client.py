@@ -138,8 +138,8 @@ class OpenAIChat:
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
         """Settle all open questions, one at a time until the server has answered one."""
-        if not self.asker.budget.reached:  # an error may have ended an earlier call of this process
-            self.asker.pace.resume()
+        # An error of an earlier call stops the requests; the server may be back by now.
+        if not self.asker.budget.reached and self.asker.pace.resume():
             self._failures = self._misses = 0
         with StopRequest():
             self._in_threads(_Queue(self.asker.unsettled(questions)), verdict)

@@ -83,7 +83,8 @@ class Pace:
             self._stopped = True
             self._free.notify_all()
 
-    def resume(self) -> None:
-        """Allow requests again."""
+    def resume(self) -> bool:
+        """Allow requests again; return True if they were stopped."""
         with self._free:
-            self._stopped = False
+            was_stopped, self._stopped = self._stopped, False
+            return was_stopped

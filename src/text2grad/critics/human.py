@@ -24,7 +24,6 @@ class HumanCritic:
     source = Source(kind="human")
 
     def __init__(self, records: Iterable[Feedback]) -> None:
-        self._reviews: dict[tuple[str, str], list[Judgement]] = {}
         by_person: dict[tuple[str, str], list[tuple[object, Judgement]]] = {}
         for record in records:
             opinions = by_person.setdefault((record.id, record.response), [])

@@ -327,6 +327,12 @@ def convert_located_rows(
         raise bad_rows(data, [(location, first_error(error)) for location, error in bad], cure)
 
 
+def place_in(path: Path, location: str) -> str:
+    """Return a row's place as editors take it, `file:3`, or `file: record 3` without lines."""
+    kind, number, *_ = location.split()
+    return f"{path}:{number}" if kind == "line" else f"{path}: {location}"
+
+
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
     """Return the error for record `number` (from 1) of a file."""
     cure = getattr(error, "cure", "") or f"fix or remove record {number}"

@@ -21,7 +21,16 @@ from text2grad.data.conversations import (
     read_record,
     refuse_telemetry,
 )
-from text2grad.data.files import LocatedRow, Row, RowError, bad_record, find_texts, list_files, read_located_rows
+from text2grad.data.files import (
+    LocatedRow,
+    Row,
+    RowError,
+    bad_record,
+    find_texts,
+    list_files,
+    place_in,
+    read_located_rows,
+)
 from text2grad.data.keys import (
     ANSWER_KEYS,
     COMMENT_KEYS,
@@ -520,10 +529,8 @@ def _read_records(path: Path, rows: Sequence[LocatedRow], write: TurnWriter) -> 
         try:
             yield read_record(row, write)
         except ValueError as error:
-            kind, number, *_ = location.split()
-            place = f"{path}:{number}" if kind == "line" else f"{path}: {location}"
             cure = getattr(error, "cure", "") or f"fix or remove {location}"
-            raise UserError(f"{place}: {first_error(error)}", cure) from error
+            raise UserError(f"{place_in(path, location)}: {first_error(error)}", cure) from error
 
 
 # Files of records.

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.data.conversations import Exchange, TurnWriter, default_turn_text, read_exchange, read_record
-from text2grad.data.files import RowError, holds_text, name_text, read_located_rows
+from text2grad.data.files import RowError, holds_text, name_text, place_in, read_located_rows
 from text2grad.data.published import Response, responses_of
 from text2grad.data.spreadsheets.tables import is_table
 from text2grad.errors import InvalidFields, UserError, first_error, suggestion, warn_once
@@ -85,8 +85,7 @@ def read_items(
         with reading(path):
             path.read_text(encoding="utf-8")
     for location, row in read_located_rows(path, sheet):
-        kind, number, *_ = location.split()
-        place = f"{path}:{number}" if kind == "line" else f"{path}: {location}"
+        number, place = location.split()[1], place_in(path, location)
         if is_table(path):
             row = {name: cell for name, cell in row.items() if cell}
         try:

@@ -46,10 +46,10 @@ def get_judgements(critic: Critic, examples: Sequence[Example], responses: Seque
     if len(judgements) != len(responses):
         name = type(critic).__name__
         raise UserError(f"{name} returned {len(judgements)} judgements for {len(responses)} responses", cure)
-    return [_refuse_other_text(*pair) for pair in zip(judgements, responses, strict=True)]
+    return [_check_text(*pair) for pair in zip(judgements, responses, strict=True)]
 
 
-def _refuse_other_text(judgement: Judgement, response: str) -> Judgement:
+def _check_text(judgement: Judgement, response: str) -> Judgement:
     """Return the judgement, or a failure if it is of another text than the response."""
     if isinstance(judgement, Failure):
         return judgement

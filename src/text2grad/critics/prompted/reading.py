@@ -106,7 +106,7 @@ def _is_complete(text: str) -> bool:
     It reads `-1` with a typographic minus, and `1 of 10`, as 1.
     """
     scores = (match[1].strip(" \t\r'\"“”") for match in _SCORE.finditer(_COMMENT.sub(" ", text)))
-    is_cut = any(sign in text[text.rindex("}") :] for sign in '"[')
+    is_cut = any(sign in text.rpartition("}")[2] for sign in '"[')
     return not is_cut and all(_JSON_NUMBER.fullmatch(score) for score in scores)
 
 

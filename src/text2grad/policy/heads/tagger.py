@@ -82,13 +82,13 @@ class Question(NamedTuple):
 class Reading(NamedTuple):
     """Logits (N, 3) for N places of a response, corrected for class weights, and their turns.
 
-    `read` is the number of tokens that were read, prompt included.
+    `token_count` is the number of tokens that the model read, prompt included.
     """
 
     places: tuple[Place, ...]
     turns: tuple[int, ...]
     logits: Tensor
-    read: int
+    token_count: int
 
 
 class Tagger:
@@ -162,7 +162,7 @@ class Tagger:
         if isinstance(reading, Failure):
             return reading
         marks = self.marks(reading)
-        return Completion(text="", score=balance(marks), spans=marks, usage={"input_tokens": reading.read})
+        return Completion(text="", score=balance(marks), spans=marks, usage={"input_tokens": reading.token_count})
 
     def marks(self, reading: Reading) -> tuple[LabelledPlace, ...]:
         """Return the good and poor places, with neighbouring tokens of a turn merged.
